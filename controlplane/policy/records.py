@@ -1,0 +1,159 @@
+"""Domain values of the encoder lane: what a request is, asks for, costs and got.
+
+Nothing here holds text or tensor content that a policy could read; a request's
+payload is opaque. All times are integers of one monotonic clock, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Size of one request's input for one tokenizer.
+
+    `items` counts sequences, `tokens` their tokens, `squared_tokens` the sum of
+    squared lengths, which is what attention costs.
+    """
+
+    items: int
+    tokens: int
+    squared_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClass:
+    """Who asks and what the answer must satisfy.
+
+    `minimum_quality` is the lowest measured quality (0 to 1) of a variant that may
+    answer; `variant`, when not empty, pins the answer to that variant.
+    """
+
+    tenant: str = ""
+    name: str = ""
+    privacy_class: str = ""
+    minimum_quality: float = 0.0
+    prohibited: frozenset[str] = frozenset()
+    variant: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One admitted request; mutable only by the dispatcher that owns it.
+
+    `shapes` is keyed by tokenizer name ("" for tensor input). A request may be
+    dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
+    """
+
+    id: int
+    model: str
+    klass: RequestClass
+    shapes: Mapping[str, Shape]
+    payload: object
+    arrived_ns: int
+    deadline_ns: int
+    traceparent: str = ""
+    preprocess_ns: int = 0
+    eligible: tuple[int, ...] = ()
+    dispatches: int = 0
+    dispatched_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorValue:
+    """A dense tensor crossing the control plane untouched.
+
+    `dtype` is a numpy name ("float32", "int64", ...) or "string"; `data` holds
+    little-endian elements, `strings` the elements of a string tensor.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    strings: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPayload:
+    """Token ids per tokenizer: little-endian int32 ids end to end, and row lengths."""
+
+    ids: Mapping[str, bytes]
+    lengths: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPayload:
+    """Named input tensors of a model that takes tensors as they are."""
+
+    tensors: tuple[TensorValue, ...]
+
+
+class DecisionKind(Enum):
+    """What to do with the head of the queue when a worker frees."""
+
+    RUN = "run"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A variant choice with the numbers it rests on, in nanoseconds.
+
+    `variant` indexes the pool's variant table; -1 for a drop. `batch` counts the
+    requests from the head of the queue that run together.
+    """
+
+    kind: DecisionKind
+    variant: int
+    reason: str
+    slack_ns: int
+    predicted_ns: float
+    work_ahead_ns: float
+    approximation: bool
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Which deployment answered, and why that one."""
+
+    model: str
+    model_version: str
+    variant: str
+    manifest_digest: str
+    reason: str
+    approximation: bool
+    quality: float
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The closed resource-and-outcome record of an answered request; times in ns."""
+
+    items: int
+    input_tokens: int
+    predicted_cpu_ns: int
+    charged_cpu_ns: int
+    preprocess_ns: int
+    queue_ns: int
+    execute_ns: int
+    total_ns: int
+    slack_at_dispatch_ns: int
+    slack_at_answer_ns: int
+    batch_size: int
+    dispatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the caller gets: output tensors, where they came from and what they cost."""
+
+    outputs: tuple[TensorValue, ...]
+    provenance: Provenance
+    outcome: Outcome
+    labels: tuple[str, ...] = field(default=())
