@@ -1,0 +1,74 @@
+# Everything a fresh machine needs is made by these targets; nothing is installed outside
+# this folder but downloads in the user's cache directory. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTO_VENV := .venv-proto
+TRITON_VENV := .venv-triton
+PROTOS := $(shell find protos -name '*.proto')
+NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
+PY := controlplane worker deploy bench tests
+# The oldest grpcio-tools whose generated code every supported runtime accepts.
+PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
+CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check check-native format lint bench proto proto-check clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+setup: $(READY) ## virtual environment with the extension built
+
+$(READY): pyproject.toml $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,bench,dev]'
+	touch $@
+
+demo: $(READY) ## build the models, start a cluster, play traffic, print the table
+	$(BIN)/orchid models build
+	$(BIN)/orchid demo
+
+test: $(READY) $(TRITON_VENV)/.ready ## all tests; needs no large download
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(READY) lint proto-check ## format, lint, types, import contracts, generated code
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+
+format: $(READY) ## rewrite files in the project's format
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+check-native: $(READY) ## C++ tests under the address and undefined-behaviour sanitizers
+	bash cpp/tests/run_sanitized.sh $(abspath $(BIN)/python)
+
+bench: $(READY) ## engine and path-cost figures into bench/results/
+	$(BIN)/orchid bench engine --json bench/results/engine.json
+	$(BIN)/orchid bench overhead --json bench/results/overhead.json
+
+$(PROTO_VENV)/.ready: Makefile
+	test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/pip install --quiet --disable-pip-version-check $(PROTO_TOOLS)
+	touch $@
+
+$(TRITON_VENV)/.ready: Makefile
+	test -x $(TRITON_VENV)/bin/python || $(PYTHON) -m venv $(TRITON_VENV)
+	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' numpy
+	touch $@
+
+proto: $(PROTO_VENV)/.ready ## regenerate the committed protobuf code
+	bash protos/generate.sh $(abspath $(PROTO_VENV)/bin) .
+
+proto-check: $(PROTO_VENV)/.ready
+	bash protos/check.sh $(abspath $(PROTO_VENV)/bin)
+
+clean: ## remove what was built here, keep downloads and models
+	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) .mypy_cache .ruff_cache .pytest_cache
