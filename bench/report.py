@@ -1,0 +1,162 @@
+"""The one shape of every bench result: where, what, how, all points, and a flat summary.
+
+`summary` maps a name to one number, so that a result can be compared with another
+run (or a bar) without knowing the bench; `points` keeps everything a plot needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SCHEMA = 1
+_PACKAGES = ("onnxruntime", "grpcio", "numpy", "protobuf", "tokenizers", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The machine a result was measured on.
+
+    `cores` is what the kernel shows, `cores_granted` what quota, cpuset and affinity
+    leave to this process; `load_1m` is the load average when the facts were taken.
+    """
+
+    cpu_model: str
+    cores: int
+    cores_granted: float
+    memory_mib: int
+    kernel: str
+    python: str
+    packages: Mapping[str, str]
+    load_1m: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One bench run, as written to JSON.
+
+    `points` are JSON objects, one for each measured setting; `settings` is what the
+    run was asked to do.
+    """
+
+    bench: str
+    host: HostFacts
+    commit: str
+    command: str
+    started: str
+    settings: Mapping[str, Any]
+    points: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, float]
+    schema: int = field(default=SCHEMA)
+
+
+def host_facts() -> HostFacts:
+    """Reads the facts of this machine; packages that are not installed are left out."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return HostFacts(
+        cpu_model=_cpu_model(),
+        cores=os.cpu_count() or 1,
+        cores_granted=len(os.sched_getaffinity(0)),
+        memory_mib=psutil.virtual_memory().total >> 20,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        packages=packages,
+        load_1m=os.getloadavg()[0],
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """The checked-out commit, with "-dirty" when tracked files differ; "" outside git."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("-dirty" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def command_line(argv: Sequence[str] | None = None) -> str:
+    """How this process was started, with the program reduced to its name."""
+    given = list(sys.argv if argv is None else argv)
+    return shlex.join([Path(given[0]).name, *given[1:]]) if given else ""
+
+
+def make_report(
+    bench: str,
+    *,
+    points: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, float],
+    settings: Mapping[str, Any] | None = None,
+    host: HostFacts | None = None,
+) -> Report:
+    """Puts a finished run together; take `host` before the run so that its load is not the run's.
+
+    Raises ValueError when a summary value is not a finite number.
+    """
+    for name, value in summary.items():
+        if not isinstance(value, int | float) or value != value or value in (_INF, -_INF):
+            raise ValueError(f"summary[{name!r}] is {value!r}, expected a finite number")
+    return Report(
+        bench=bench,
+        host=host or host_facts(),
+        commit=commit(),
+        command=command_line(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        settings=dict(settings or {}),
+        points=list(points),
+        summary=dict(summary),
+    )
+
+
+_INF = float("inf")
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Writes the report as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(asdict(report), indent=1, allow_nan=False) + "\n")
+    partial.replace(path)
+
+
+def read_report(path: Path) -> Report:
+    """Reads what `write_report` wrote; raises ValueError for another schema."""
+    data = json.loads(path.read_text())
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA}")
+    return Report(**{**data, "host": HostFacts(**data["host"])})
