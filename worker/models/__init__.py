@@ -1,0 +1,1 @@
+"""Model repository: manifests, graph emitters, the builder and its evidence."""

@@ -1,0 +1,259 @@
+"""The manifest: what one model of a repository is, file by file.
+
+A repository is a directory with one folder a model; each folder holds
+``manifest.json`` and the files it lists. The digest of the manifest is the
+identity that traces and responses carry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from worker.models.errors import ManifestError
+
+MANIFEST_NAME = "manifest.json"
+SCHEMA = 1
+
+Task = Literal["text-classification", "embedding", "tensor"]
+Layout = Literal["ragged", "padded", "tensor"]
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """One file of a model: path relative to the model's folder, sha256 in hex, size in bytes."""
+
+    __pydantic_config__ = _STRICT
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, numpy dtype name (or ``string``) and shape of a tensor; -1 is a free dimension."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QualityEvidence:
+    """A measured quality: value of ``metric`` on ``n`` items of ``population``, with its interval.
+
+    ``low`` and ``high`` bound the 95 % Wilson score interval.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    population: str
+    metric: str
+    value: float
+    n: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One graph of a model.
+
+    ``tokenizer`` names an entry of ``Manifest.tokenizers`` and is empty for the tensor layout;
+    ``max_tokens`` bounds one sequence, specials included, and is 0 for the tensor layout;
+    ``warm_lengths`` are the sequence lengths the warm-up measures.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    layout: Layout
+    precision: str
+    graph: str
+    tokenizer: str
+    max_tokens: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    quality: tuple[QualityEvidence, ...] = ()
+    warm_lengths: tuple[int, ...] = ()
+
+    def evidence(self, population: str) -> QualityEvidence | None:
+        """Return the evidence measured on ``population``, if there is any."""
+        return next((item for item in self.quality if item.population == population), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything a server needs to know of a model; see ``docs/models.md`` for each field."""
+
+    __pydantic_config__ = _STRICT
+
+    schema: int
+    name: str
+    version: str
+    task: Task
+    labels: tuple[str, ...]
+    primary_output: str
+    default_tokenizer: str
+    tokenizers: Mapping[str, FileRef]
+    variants: tuple[Variant, ...]
+    files: Mapping[str, FileRef]
+    floors: Mapping[str, float] = field(default_factory=dict)
+    runtime: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and the hex digest of the canonical JSON: the deployment identity."""
+        return "sha256:" + hashlib.sha256(canonical_json(self)).hexdigest()
+
+    def variant(self, name: str) -> Variant | None:
+        """Return the variant called ``name``, if there is one."""
+        return next((variant for variant in self.variants if variant.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One way in which a model's folder is not what its manifest says."""
+
+    path: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: expected {self.expected}, got {self.got}"
+
+
+_ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+
+
+def canonical_json(manifest: Manifest) -> bytes:
+    """Return the manifest as JSON with sorted keys and no white space."""
+    document = _ADAPTER.dump_python(manifest, mode="json")
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and check a manifest; ``path`` is a model's folder or the manifest file itself.
+
+    Raises ManifestError when the file is missing, malformed or contradicts itself.
+    """
+    file = path / MANIFEST_NAME if path.is_dir() else path
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ManifestError(
+            f"a manifest at {file}",
+            error.strerror or "an unreadable file",
+            "build the model with `orchid models build` or name its folder",
+        ) from error
+    try:
+        manifest = _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise ManifestError(
+            f"a manifest of schema {SCHEMA} in {file}",
+            f"{error.error_count()} faults, first at {where}: {first['msg']}",
+            "build the model again",
+        ) from error
+    problems = contradictions(manifest)
+    if problems:
+        raise ManifestError(
+            f"a consistent manifest in {file}", "; ".join(problems), "build the model again"
+        )
+    return manifest
+
+
+def save_manifest(manifest: Manifest, folder: Path) -> Path:
+    """Write the manifest into ``folder`` atomically and return its path.
+
+    Raises ManifestError when the manifest contradicts itself.
+    """
+    problems = contradictions(manifest)
+    if problems:
+        raise ManifestError("a consistent manifest", "; ".join(problems), "correct these fields")
+    target = folder / MANIFEST_NAME
+    partial = target.with_suffix(".json.partial")
+    partial.write_bytes(_ADAPTER.dump_json(manifest, indent=2) + b"\n")
+    partial.replace(target)
+    return target
+
+
+def contradictions(manifest: Manifest) -> list[str]:
+    """Return every inner contradiction of a manifest; empty when it is sound."""
+    found: list[str] = []
+    if manifest.schema != SCHEMA:
+        found.append(f"schema is {manifest.schema}, this program reads {SCHEMA}")
+    if not manifest.variants:
+        found.append("there is no variant")
+    names = [variant.name for variant in manifest.variants]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    found += [f"variant {name!r} appears twice" for name in twice]
+    for path, ref in manifest.files.items():
+        pure = PurePosixPath(path)
+        if path != ref.path:
+            found.append(f"file {path!r} is recorded as {ref.path!r}")
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            found.append(f"file {path!r} is not inside the model's folder")
+    for name, ref in manifest.tokenizers.items():
+        if manifest.files.get(ref.path) != ref:
+            found.append(f"tokenizer {name!r} is not among the files")
+    if manifest.default_tokenizer and manifest.default_tokenizer not in manifest.tokenizers:
+        found.append(f"default tokenizer {manifest.default_tokenizer!r} is not listed")
+    for variant in manifest.variants:
+        faults = _variant_faults(manifest, variant)
+        found += [f"variant {variant.name!r}: {text}" for text in faults]
+    return found
+
+
+def _variant_faults(manifest: Manifest, variant: Variant) -> list[str]:
+    found: list[str] = []
+    if variant.graph not in manifest.files:
+        found.append(f"graph {variant.graph!r} is not among the files")
+    if manifest.primary_output not in {spec.name for spec in variant.outputs}:
+        found.append(f"has no output {manifest.primary_output!r}")
+    if (variant.layout == "tensor") != (manifest.task == "tensor"):
+        found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
+    if variant.layout != "tensor":
+        if variant.tokenizer not in manifest.tokenizers:
+            found.append(f"tokenizer {variant.tokenizer!r} is not among the tokenizers")
+        if variant.max_tokens < 1:
+            found.append("max_tokens must be at least 1")
+    return found
+
+
+def describe_file(folder: Path, path: str) -> FileRef:
+    """Hash ``folder/path`` and return its reference."""
+    file = folder / path
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return FileRef(path, digest, file.stat().st_size)
+
+
+def verify(path: Path) -> list[Fault]:
+    """Check every file of a model against its manifest and return all faults.
+
+    ``path`` is the model's folder. Raises ManifestError when the manifest itself is unusable.
+    """
+    manifest = load_manifest(path)
+    faults: list[Fault] = []
+    for name, ref in sorted(manifest.files.items()):
+        file = path / name
+        if not file.is_file():
+            faults.append(Fault(name, f"{ref.size} bytes", "no such file"))
+        elif file.stat().st_size != ref.size:
+            faults.append(Fault(name, f"{ref.size} bytes", f"{file.stat().st_size} bytes"))
+        elif (digest := describe_file(path, name).sha256) != ref.sha256:
+            faults.append(Fault(name, f"sha256 {ref.sha256}", f"sha256 {digest}"))
+    return faults

@@ -1,0 +1,371 @@
+"""Tiny models that build in milliseconds: what tests and benches run without any download.
+
+``tiny`` is a text classifier whose every token and every position changes the logits. Its two
+variants share one lexicon of word valences; ``tiny-b`` knows it through noise and has one layer,
+so it is worse and faster. The quality evidence is measured on a labelled population that this
+module generates, with the numpy reference below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import helper
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from worker.models.graph import ORCHID_DOMAIN, GraphBuilder, subgraph, write_graph
+from worker.models.layouts import classifier_outputs, text_inputs
+from worker.models.manifest import (
+    SCHEMA,
+    Layout,
+    Manifest,
+    Task,
+    TensorSpec,
+    Variant,
+    describe_file,
+    save_manifest,
+)
+from worker.models.statistics import accuracy_evidence
+
+POPULATION = "tiny-words"
+LABELS = ("negative", "positive")
+TOKENIZER = "words"
+ELEMENT_TYPES = (
+    *("float16", "float32", "float64"),
+    *("int8", "int16", "int32", "int64", "uint8"),
+    *("bool", "string"),
+)
+
+Floats = NDArray[np.float32]
+
+_POSITIVE = (
+    "good great superb lovely brilliant moving charming clever delightful excellent fine fresh "
+    "funny gentle gorgeous happy honest joyful perfect rich smart strong tender thrilling warm"
+)
+_NEGATIVE = (
+    "bad awful boring bland broken clumsy cold crude dismal dreadful dull empty flat grim lazy "
+    "mess poor sad shallow silly slow stale tedious ugly weak"
+)
+_NEUTRAL = (
+    "a an the and or of in on with this that it is was film movie story plot actor scene music "
+    "camera director script ending first second time people world watch see feel one some very"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TinyWeights:
+    """Weights of a tiny classifier; shapes in terms of vocabulary V, positions M, hidden H."""
+
+    heads: int
+    words: Floats  # [V, H]
+    positions: Floats  # [M, H]
+    qkv: tuple[Floats, ...]  # each [H, 3H]
+    project: tuple[Floats, ...]  # each [H, H]
+    head: Floats  # [H, 2]
+
+
+def vocabulary() -> dict[str, int]:
+    """Return every word of the tiny language with its token id."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    words += f"{_POSITIVE} {_NEGATIVE} {_NEUTRAL}".split()
+    return {word: index for index, word in enumerate(words)}
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Return the word-level tokenizer of the tiny language: ``[CLS] words [SEP]``, lower case."""
+    words = vocabulary()
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])],
+    )
+    return tokenizer
+
+
+def tiny_weights(
+    *, seed: int, layers: int, hidden: int = 32, max_tokens: int = 512, noise: float = 0.0
+) -> TinyWeights:
+    """Return the weights of a tiny classifier whose lexicon carries ``noise``."""
+    words = vocabulary()
+    random = np.random.default_rng(seed)
+
+    def draw(*shape: int, scale: float) -> Floats:
+        return random.normal(0.0, scale, shape).astype(np.float32)
+
+    valence = np.zeros(len(words), np.float32)
+    valence[[words[word] for word in _POSITIVE.split()]] = 1.0
+    valence[[words[word] for word in _NEGATIVE.split()]] = -1.0
+    embedding = draw(len(words), hidden, scale=0.3)
+    embedding[:, 0] = valence + draw(len(words), scale=noise)
+    head = draw(hidden, 2, scale=0.05)
+    head[0] = (-4.0, 4.0)
+    return TinyWeights(
+        heads=4,
+        words=embedding,
+        positions=draw(max_tokens, hidden, scale=0.1),
+        qkv=tuple(draw(hidden, 3 * hidden, scale=0.1) for _ in range(layers)),
+        project=tuple(draw(hidden, hidden, scale=0.1) for _ in range(layers)),
+        head=head,
+    )
+
+
+def reference_logits(weights: TinyWeights, sequence: Sequence[int]) -> Floats:
+    """Return the logits [2] of one sequence of token ids, in numpy."""
+    x = weights.words[list(sequence)] + weights.positions[: len(sequence)]
+    hidden, size = x.shape[1], x.shape[1] // weights.heads
+    for qkv, project in zip(weights.qkv, weights.project, strict=True):
+        parts = (x @ qkv).reshape(len(x), 3, weights.heads, size).transpose(1, 2, 0, 3)
+        scores = parts[0] @ parts[1].transpose(0, 2, 1) / np.sqrt(np.float32(size))
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ parts[2]
+        x = x + mixed.transpose(1, 0, 2).reshape(-1, hidden) @ project
+    result: Floats = x.mean(axis=0, dtype=np.float32) @ weights.head
+    return result
+
+
+def tiny_population(n: int = 400, seed: int = 20) -> list[tuple[str, int]]:
+    """Return ``n`` sentences of the tiny language with labels: 1 when positive words prevail."""
+    random = np.random.default_rng(seed)
+    good, bad, other = _POSITIVE.split(), _NEGATIVE.split(), _NEUTRAL.split()
+    found: list[tuple[str, int]] = []
+    while len(found) < n:
+        counts = random.integers(0, 5, size=2)
+        if counts[0] == counts[1]:
+            continue
+        words = [*random.choice(good, counts[0]), *random.choice(bad, counts[1])]
+        words += list(random.choice(other, int(random.integers(2, 24))))
+        text = " ".join(str(word) for word in random.permutation(words))
+        found.append((text, int(counts[0] > counts[1])))
+    return found
+
+
+def build_synthetic(
+    repository: Path,
+    name: str = "tiny",
+    *,
+    max_tokens: int = 512,
+    busy: Mapping[str, int] | None = None,
+) -> Path:
+    """Build the ragged classifier with variants ``tiny-a`` (better) and ``tiny-b`` (faster).
+
+    ``busy`` adds that many iterations of useless work (about 3 microseconds each) to every run of
+    a variant, which makes its service time as long as a test needs. Returns the model's folder.
+    """
+    better = tiny_weights(seed=1, layers=4, max_tokens=max_tokens)
+    faster = tiny_weights(seed=2, layers=1, max_tokens=max_tokens, noise=0.7)
+    made = {"tiny-a": better, "tiny-b": faster}
+    return _write_classifier(repository / name, name, made, "ragged", max_tokens, busy or {})
+
+
+def build_padded(repository: Path, name: str = "tiny-padded", *, max_tokens: int = 512) -> Path:
+    """Build the classifier of ``tiny-a`` as a stock padded graph with variant ``tiny-a``."""
+    made = {"tiny-a": tiny_weights(seed=1, layers=4, max_tokens=max_tokens)}
+    return _write_classifier(repository / name, name, made, "padded", max_tokens, {})
+
+
+def build_tensor_model(repository: Path, name: str = "adder") -> Path:
+    """Build a model without tokens: ``sum`` = ``a`` + ``b``, float32 of any length."""
+    graph = GraphBuilder(name)
+    graph.node("Add", ["a", "b"], output="sum")
+    inputs = (TensorSpec("a", "float32", (-1,)), TensorSpec("b", "float32", (-1,)))
+    outputs = (TensorSpec("sum", "float32", (-1,)),)
+    return _write_tensor(repository / name, name, graph, inputs, outputs)
+
+
+def build_identity(repository: Path, name: str = "identity") -> Path:
+    """Build a model that returns its inputs, one of every element type the engine takes.
+
+    Input ``in_<type>`` [N] comes back as ``out_<type>``.
+    """
+    graph = GraphBuilder(name)
+    for label in ELEMENT_TYPES:
+        graph.node("Identity", [f"in_{label}"], output=f"out_{label}")
+    inputs = tuple(TensorSpec(f"in_{label}", label, (-1,)) for label in ELEMENT_TYPES)
+    outputs = tuple(TensorSpec(f"out_{label}", label, (-1,)) for label in ELEMENT_TYPES)
+    return _write_tensor(repository / name, name, graph, inputs, outputs)
+
+
+def build_slow(repository: Path, name: str = "slow", *, ms: int = 2000) -> Path:
+    """Build a tensor model that works for very roughly ``ms`` milliseconds a run.
+
+    It is a Loop of many small nodes, so a terminate flag is noticed between any two of them.
+    ``y`` equals ``x`` [N] float32.
+    """
+    graph = GraphBuilder(name)
+    graph.node("Add", ["x", _busy_zero(graph, ms * 400)], output="y")
+    inputs, outputs = (TensorSpec("x", "float32", (-1,)),), (TensorSpec("y", "float32", (-1,)),)
+    return _write_tensor(repository / name, name, graph, inputs, outputs)
+
+
+def _busy_zero(graph: GraphBuilder, iterations: int) -> str:
+    """Add a Loop of ``iterations`` small steps to the graph; return a float32 [1] that is 0."""
+    body = subgraph(
+        "busy",
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("MatMul", ["state", "turn"], ["turned"]),
+            helper.make_node("Tanh", ["turned"], ["next"]),
+        ],
+        [
+            TensorSpec("step", "int64", ()),
+            TensorSpec("go", "bool", ()),
+            TensorSpec("state", "float32", (16, 16)),
+        ],
+        [TensorSpec("go_on", "bool", ()), TensorSpec("next", "float32", (16, 16))],
+        [("turn", np.eye(16, dtype=np.float32)[::-1].copy())],
+    )
+    start = graph.constant("busy_start", np.full((16, 16), 0.5, np.float32))
+    trips = graph.constant("busy_trips", np.array(iterations, np.int64))
+    always = graph.constant("busy_go", np.array(True))
+    state = graph.node("Loop", [trips, always, start], body=body)
+    axes = graph.constant("busy_axes", np.array([0, 1], np.int64))
+    total = graph.node("ReduceSum", [state, axes], keepdims=0)
+    flat = graph.node("Reshape", [total, graph.constant("busy_one", np.array([1], np.int64))])
+    return graph.node("Mul", [flat, graph.constant("busy_nothing", np.zeros(1, np.float32))])
+
+
+def _classifier_graph(weights: TinyWeights, layout: Layout, busy: int) -> GraphBuilder:
+    graph = GraphBuilder("tiny")
+    hidden = weights.words.shape[1]
+    words = graph.node("Gather", [graph.constant("words", weights.words), "input_ids"])
+    places = graph.constant("positions", weights.positions)
+    if layout == "ragged":
+        index = graph.node("RaggedPositions", ["input_ids", "row_offsets"], domain=ORCHID_DOMAIN)
+        x = graph.node("Add", [words, graph.node("Gather", [places, index])])
+    else:
+        zero = graph.constant("zero", np.array([0], np.int64))
+        shape = graph.node("Shape", ["input_ids"], start=1, end=2)
+        x = graph.node("Add", [words, graph.node("Slice", [places, zero, shape, zero])])
+    for layer, (qkv, project) in enumerate(zip(weights.qkv, weights.project, strict=True)):
+        packed = graph.node("MatMul", [x, graph.constant(f"qkv_{layer}", qkv)])
+        if layout == "ragged":
+            mixed = graph.node(
+                "RaggedAttention",
+                [packed, "row_offsets"],
+                domain=ORCHID_DOMAIN,
+                num_heads=weights.heads,
+            )
+        else:
+            mixed = _padded_attention(graph, packed, weights.heads, hidden)
+        out = graph.node("MatMul", [mixed, graph.constant(f"project_{layer}", project)])
+        x = graph.node("Add", [x, out])
+    if layout == "ragged":
+        pooled = graph.node("RaggedMean", [x, "row_offsets"], domain=ORCHID_DOMAIN)
+    else:
+        pooled = _padded_mean(graph, x)
+    head = graph.constant("head", weights.head)
+    if busy:
+        raw = graph.node("MatMul", [pooled, head])
+        graph.node("Add", [raw, _busy_zero(graph, busy)], output="logits")
+    else:
+        graph.node("MatMul", [pooled, head], output="logits")
+    return graph
+
+
+def _padded_attention(graph: GraphBuilder, packed: str, heads: int, hidden: int) -> str:
+    """Add multi-head attention over ``packed`` [B, S, 3H] under ``attention_mask``."""
+    size = hidden // heads
+    shape = graph.constant("split_shape", np.array([0, 0, 3, heads, size], np.int64))
+    parts = graph.node("Transpose", [graph.node("Reshape", [packed, shape])], perm=[2, 0, 3, 1, 4])
+    q, k, v = (
+        graph.node("Gather", [parts, graph.constant(f"part_{i}", np.array(i, np.int64))], axis=0)
+        for i in range(3)
+    )
+    scores = graph.node("MatMul", [q, graph.node("Transpose", [k], perm=[0, 1, 3, 2])])
+    scale = graph.constant("scale", np.array(1 / np.sqrt(size), np.float32))
+    scaled = graph.node("Mul", [scores, scale])
+    seen = graph.node("Cast", ["attention_mask"], to=9)
+    axes = graph.constant("mask_axes", np.array([1, 2], np.int64))
+    seen = graph.node("Unsqueeze", [seen, axes])
+    lowest = graph.constant("lowest", np.array(-1e9, np.float32))
+    weights = graph.node("Softmax", [graph.node("Where", [seen, scaled, lowest])], axis=-1)
+    mixed = graph.node("Transpose", [graph.node("MatMul", [weights, v])], perm=[0, 2, 1, 3])
+    joined = graph.constant("joined_shape", np.array([0, 0, hidden], np.int64))
+    return graph.node("Reshape", [mixed, joined])
+
+
+def _padded_mean(graph: GraphBuilder, x: str) -> str:
+    """Add the mean of ``x`` [B, S, H] over the positions that ``attention_mask`` allows."""
+    last = graph.constant("last_axis", np.array([2], np.int64))
+    second = graph.constant("second_axis", np.array([1], np.int64))
+    mask = graph.node("Unsqueeze", [graph.node("Cast", ["attention_mask"], to=1), last])
+    total = graph.node("ReduceSum", [graph.node("Mul", [x, mask]), second], keepdims=0)
+    return graph.node("Div", [total, graph.node("ReduceSum", [mask, second], keepdims=0)])
+
+
+def _write_classifier(
+    folder: Path,
+    name: str,
+    made: Mapping[str, TinyWeights],
+    layout: Layout,
+    max_tokens: int,
+    busy: Mapping[str, int],
+) -> Path:
+    (folder / "tokenizers").mkdir(parents=True, exist_ok=True)
+    tokenizer = tiny_tokenizer()
+    tokenizer.save(str(folder / "tokenizers" / f"{TOKENIZER}.json"))
+    sample = [(tokenizer.encode(text).ids, label) for text, label in tiny_population()]
+    variants = []
+    for label, weights in made.items():
+        inputs, outputs = text_inputs(layout), classifier_outputs(len(LABELS))
+        graph = _classifier_graph(weights, layout, busy.get(label, 0))
+        write_graph(graph.build(inputs, outputs), folder / f"{label}.onnx")
+        right = sum(int(reference_logits(weights, ids).argmax()) == y for ids, y in sample)
+        variants.append(
+            Variant(
+                name=label,
+                layout=layout,
+                precision="fp32",
+                graph=f"{label}.onnx",
+                tokenizer=TOKENIZER,
+                max_tokens=max_tokens,
+                inputs=inputs,
+                outputs=outputs,
+                quality=(accuracy_evidence(POPULATION, right, len(sample)),),
+                warm_lengths=(8, 32, 128),
+            )
+        )
+    return _finish(folder, name, "text-classification", tuple(variants), "logits")
+
+
+def _write_tensor(
+    folder: Path,
+    name: str,
+    graph: GraphBuilder,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_graph(graph.build(inputs, outputs), folder / "graph.onnx")
+    variant = Variant(name, "tensor", "fp32", "graph.onnx", "", 0, inputs, outputs)
+    return _finish(folder, name, "tensor", (variant,), outputs[0].name)
+
+
+def _finish(
+    folder: Path, name: str, task: Task, variants: tuple[Variant, ...], primary: str
+) -> Path:
+    text = task != "tensor"
+    tokens = f"tokenizers/{TOKENIZER}.json"
+    paths = [variant.graph for variant in variants] + ([tokens] if text else [])
+    files = {path: describe_file(folder, path) for path in paths}
+    manifest = Manifest(
+        schema=SCHEMA,
+        name=name,
+        version="1",
+        task=task,
+        labels=LABELS if text else (),
+        primary_output=primary,
+        default_tokenizer=TOKENIZER if text else "",
+        tokenizers={TOKENIZER: files[tokens]} if text else {},
+        variants=variants,
+        files=files,
+        runtime={"built_by": "synthetic"},
+    )
+    save_manifest(manifest, folder)
+    return folder
