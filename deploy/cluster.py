@@ -1,0 +1,375 @@
+"""A control plane and its workers as processes of this machine, started and kept alive.
+
+Used by `orchid up`, by the integration tests and by the benches. Every process dies
+with its launcher (see `lifeline`), so nothing is ever left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
+from deploy.process import Child, ChildSpec
+from deploy.restart import RestartPolicy, next_delay
+from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
+
+_POLL_S = 0.05
+_CONFIG_FAULT = 2
+
+
+class ClusterError(Exception):
+    """The cluster could not do what was asked; the text holds the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """What to run.
+
+    `listen` of the control plane may end in ":0" for a free port, which restarts then
+    keep; None leaves it to the configuration. `controlplane` and `worker` override
+    configuration keys, `env` adds variables. `supervise` restarts what dies.
+    """
+
+    workers: int
+    directory: Path
+    config: Path | None = None
+    listen: str | None = None
+    policy: str | None = None
+    repository: Path | None = None
+    models: tuple[str, ...] = ()
+    controlplane: Mapping[str, Any] = field(default_factory=dict)
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    supervise: bool = False
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    stop_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """How far the start is: workers that take work, and loading progress from 0 to 1."""
+
+    ready: int
+    wanted: int
+    progress: float
+
+
+@dataclass(slots=True)
+class _Member:
+    """One supervised process; `delay_s` is the backoff before its last start."""
+
+    spec: ChildSpec
+    child: Child
+    delay_s: float = 0.0
+    restart_at: float = 0.0
+
+
+class LocalCluster:
+    """A running cluster; a context manager. Methods may be called from any thread."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self._state = StateDirectory(spec.directory)
+        self._lock = threading.RLock()
+        self._members: dict[str, _Member] = {}
+        self._next_worker = 0
+        self._address = ""
+        self._policy = spec.policy
+        self._phase = ("starting", "")
+        self._stopping = threading.Event()
+        self._supervisor: threading.Thread | None = None
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # Starting and stopping the whole
+
+    def start(self, timeout_s: float = 60.0) -> None:
+        """Starts every process; `wait_ready` waits for the models.
+
+        Raises AlreadyRunningError, or ClusterError when the control plane does not come up.
+        """
+        self._state.acquire()
+        try:
+            self._stopping.clear()
+            self.start_controlplane(timeout_s=timeout_s)
+            for _ in range(self.spec.workers):
+                self.add_worker()
+        except BaseException:
+            self.stop()
+            raise
+        if self.spec.supervise:
+            self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
+            self._supervisor.start()
+
+    def stop(self) -> None:
+        """Stops workers, then the control plane; safe to call twice."""
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+            self._supervisor = None
+        with self._lock:
+            members = [self._members.pop(name) for name in sorted(self._members, reverse=True)]
+        for member in members:
+            member.child.signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.spec.stop_timeout_s
+        for member in members:
+            member.child.wait(max(0.1, deadline - time.monotonic()))
+        self._state.release()
+
+    def wait_ready(
+        self,
+        *,
+        workers: int | None = None,
+        timeout_s: float = 120.0,
+        on_progress: Callable[[Readiness], None] | None = None,
+    ) -> FleetStatus:
+        """Waits until the workers (all by default) serve every model of the repository.
+
+        Raises ClusterError on timeout, or as soon as an unsupervised process has died.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            wanted = len(self.worker_names()) if workers is None else workers
+            status = self._try_status()
+            if status is not None and _is_ready(status, wanted):
+                self._enter("ready", "")
+                return status
+            self._raise_for_dead()
+            if time.monotonic() >= deadline:
+                found = _describe(status, wanted)
+                raise ClusterError(f"not ready after {timeout_s:.0f} s: {found}\n{self._tails()}")
+            if on_progress is not None:
+                on_progress(self._readiness(status, wanted))
+            time.sleep(_POLL_S if on_progress is None else 4 * _POLL_S)
+
+    # The control plane
+
+    @property
+    def address(self) -> str:
+        """Where the control plane listens."""
+        return self._address
+
+    def start_controlplane(self, *, policy: str | None = None, timeout_s: float = 60.0) -> None:
+        """Starts the control plane at the address it had before, with another policy if given."""
+        with self._lock:
+            self._policy = policy or self._policy
+            overrides = dict(self.spec.controlplane)
+            if self._policy is not None:
+                overrides["policy"] = self._policy
+            listen = self._address or self.spec.listen
+            if listen is not None:
+                overrides["listen"] = listen
+            child = self._start_member(self._child_spec("controlplane", "controlplane", overrides))
+        deadline = time.monotonic() + timeout_s
+        while (address := child.address) is None:
+            if not child.alive or time.monotonic() >= deadline:
+                child.kill()
+                raise ClusterError(f"the control plane did not start\n{child.log_tail()}")
+            time.sleep(_POLL_S)
+        self._address = address
+        self._record()
+
+    def stop_controlplane(self) -> None:
+        """Stops the control plane and leaves the workers alone."""
+        with self._lock:
+            member = self._members.pop("controlplane")
+        member.child.stop(self.spec.stop_timeout_s)
+
+    def restart_controlplane(self, *, policy: str | None = None) -> None:
+        """Another control plane at the same address; the workers come back by themselves."""
+        self.stop_controlplane()
+        self.start_controlplane(policy=policy)
+
+    # Workers
+
+    def worker_names(self) -> tuple[str, ...]:
+        """Names of the workers that should run."""
+        with self._lock:
+            return tuple(name for name in self._members if name != "controlplane")
+
+    def add_worker(self) -> str:
+        """Starts one more worker; returns its name."""
+        with self._lock:
+            name = f"worker-{self._next_worker}"
+            self._next_worker += 1
+            overrides: dict[str, Any] = {"listen": "127.0.0.1:0"}
+            if self.spec.repository is not None:
+                overrides["repository"] = str(self.spec.repository.absolute())
+            if self.spec.models:
+                overrides["models"] = list(self.spec.models)
+            overrides |= {**self.spec.worker, "worker_id": name, "controlplane": self._address}
+            self._start_member(self._child_spec(name, "worker", overrides))
+        self._record()
+        return name
+
+    def remove_worker(self, name: str) -> None:
+        """Stops one worker for good."""
+        with self._lock:
+            member = self._members.pop(name)
+        member.child.stop(self.spec.stop_timeout_s)
+        self._record()
+
+    def kill_worker(self, name: str) -> None:
+        """SIGKILL; a supervised cluster starts another in its place."""
+        with self._lock:
+            self._members[name].child.kill()
+
+    def restart_worker(self, name: str) -> None:
+        """Starts a worker again after it died, or stops it first."""
+        with self._lock:
+            member = self._members[name]
+            member.child.stop(self.spec.stop_timeout_s)
+            member.child = Child(member.spec)
+        self._record()
+
+    def pid(self, name: str) -> int:
+        """Process id of "controlplane" or a worker."""
+        with self._lock:
+            return self._members[name].child.pid
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of everything that lives."""
+        with self._lock:
+            return {name: m.child.pid for name, m in self._members.items() if m.child.alive}
+
+    def log(self, name: str) -> str:
+        """The end of what a process wrote."""
+        with self._lock:
+            return self._members[name].child.log_tail()
+
+    def status(self) -> FleetStatus:
+        """The control plane's account; raises FleetError."""
+        return fetch_status(self._address)
+
+    # Inside
+
+    def _child_spec(self, name: str, service: str, overrides: Mapping[str, Any]) -> ChildSpec:
+        config = self.spec.config.absolute() if self.spec.config is not None else None
+        return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
+
+    def _start_member(self, spec: ChildSpec) -> Child:
+        child = Child(spec)
+        self._members[spec.name] = _Member(spec, child)
+        return child
+
+    def _try_status(self) -> FleetStatus | None:
+        try:
+            return self.status()
+        except FleetError:
+            return None
+
+    def _raise_for_dead(self) -> None:
+        with self._lock:
+            for name, member in self._members.items():
+                code = member.child.exit_code
+                hopeless = code is not None and (code == _CONFIG_FAULT or self._supervisor is None)
+                if hopeless:
+                    tail = member.child.log_tail()
+                    raise ClusterError(f"{name} ended with code {code}\n{tail}")
+
+    def _readiness(self, status: FleetStatus | None, wanted: int) -> Readiness:
+        ready = min(wanted, status.ready_workers()) if status is not None else 0
+        with self._lock:
+            addresses = [
+                member.child.address
+                for name, member in self._members.items()
+                if name != "controlplane"
+            ]
+        total = 0.0
+        for address in addresses:
+            if address is None:
+                continue
+            try:
+                models = fetch_progress(address, timeout_s=1.0)
+            except FleetError:
+                continue
+            if models:
+                total += sum(m.progress for m in models) / len(models)
+        return Readiness(ready, wanted, total / max(1, wanted))
+
+    def _tails(self) -> str:
+        with self._lock:
+            members = list(self._members.values())
+        return "\n".join(f"--- {m.spec.name}\n{m.child.log_tail(1500)}" for m in members)
+
+    def _enter(self, phase: str, message: str) -> None:
+        if self._phase != (phase, message):
+            self._phase = (phase, message)
+            self._record()
+
+    def fail(self, message: str) -> None:
+        """Leaves word in the state directory why the cluster will not become ready."""
+        self._enter("failed", message)
+
+    def _record(self) -> None:
+        with self._lock:
+            workers = tuple(
+                WorkerRecord(name, member.child.pid, member.child.address or "")
+                for name, member in self._members.items()
+                if name != "controlplane"
+            )
+            phase, message = self._phase
+            self._state.write(
+                ClusterRecord(
+                    launcher_pid=os.getpid(),
+                    launcher_started=own_start(),
+                    phase=phase,
+                    message=message,
+                    address=self._address,
+                    policy=self._policy or "",
+                    workers=workers,
+                )
+            )
+
+    def _supervise(self) -> None:
+        """Restarts what died, each with its own backoff, until the cluster stops."""
+        while not self._stopping.wait(_POLL_S):
+            now = time.monotonic()
+            with self._lock:
+                dead = [m for m in self._members.values() if not m.child.alive]
+                for member in dead:
+                    self._revive(member, now)
+
+    def _revive(self, member: _Member, now: float) -> None:
+        if member.restart_at == 0.0:
+            lived_s = now - member.child.started_ns / 1e9
+            member.delay_s = next_delay(self.spec.restart, member.delay_s, lived_s)
+            member.restart_at = now + member.delay_s
+        elif now >= member.restart_at:
+            member.restart_at = 0.0
+            if member.spec.name == "controlplane":
+                overrides = {**member.spec.overrides, "listen": self._address}
+                member.spec = replace(member.spec, overrides=overrides)
+            member.child.wait(0)
+            member.child = Child(member.spec)
+            self._record()
+
+
+def _is_ready(status: FleetStatus, wanted: int) -> bool:
+    served = all(pool.state == "ready" and pool.workers >= wanted for pool in status.pools)
+    return status.ready_workers() >= wanted and bool(status.pools) and served
+
+
+def _describe(status: FleetStatus | None, wanted: int) -> str:
+    if status is None:
+        return "the control plane does not answer"
+    pools = ", ".join(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools)
+    return f"{status.ready_workers()} of {wanted} workers ready; models: {pools or 'none'}"

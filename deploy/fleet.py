@@ -1,0 +1,210 @@
+"""What the control plane and its workers say of themselves, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+
+from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+
+class FleetError(Exception):
+    """Nothing answers at the address; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker as the control plane sees it; CPU in percent of one core."""
+
+    id: str
+    address: str
+    state: str
+    pid: int
+    threads: int
+    cpu_model: str
+    simd: str
+    engine: str
+    queued: int
+    running: int
+    in_flight: int
+    completed: int
+    cpu_percent: float
+    resident_bytes: int
+    expired_executed: int
+    since_report_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class VariantView:
+    """One variant of a pool; `predicted_p50_us` at its profile's reference length."""
+
+    name: str
+    routable: bool
+    note: str
+    quality: float
+    predicted_p50_us: float
+    correction: float
+    sigma: float
+    answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One model and the workers that serve it."""
+
+    model: str
+    manifest_digest: str
+    state: str
+    workers: int
+    queued: int
+    in_flight: int
+    predicted_work_ms: float
+    variants: tuple[VariantView, ...]
+    outcomes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """The control plane's own account; `gauges` must be zero when nothing is in flight."""
+
+    controlplane_id: str
+    version: str
+    policy: str
+    uptime_s: float
+    workers: tuple[WorkerView, ...]
+    pools: tuple[PoolView, ...]
+    expired_work_executed: int
+    preprocess_queued: int
+    preprocess_running: int
+    process_cpu_s: float
+    resident_bytes: int
+    gauges: Mapping[str, int]
+
+    def pool(self, model: str) -> PoolView:
+        """The pool of a model; KeyError names those that exist."""
+        for pool in self.pools:
+            if pool.model == model:
+                return pool
+        raise KeyError(f"no pool {model!r}; there are {[pool.model for pool in self.pools]}")
+
+    def ready_workers(self) -> int:
+        """Workers that take work."""
+        return sum(worker.state == "ready" for worker in self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProgress:
+    """How far a worker is with one model."""
+
+    model: str
+    state: str
+    progress: float
+    failure: str
+
+
+def fetch_status(address: str, timeout_s: float = 5.0) -> FleetStatus:
+    """Asks a control plane for its status; raises FleetError."""
+    with grpc.insecure_channel(address) as channel:
+        stub = fleet_pb2_grpc.FleetStub(channel)
+        try:
+            response = stub.GetStatus(
+                fleet_pb2.GetStatusRequest(), timeout=timeout_s, wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            raise FleetError(f"{address}: {_text(error)}") from None
+    return _status(response)
+
+
+def fetch_progress(address: str, timeout_s: float = 5.0) -> tuple[ModelProgress, ...]:
+    """Asks a worker how far its models are; raises FleetError."""
+    with grpc.insecure_channel(address) as channel:
+        stub = worker_pb2_grpc.WorkerStub(channel)
+        try:
+            response = stub.Describe(worker_pb2.DescribeRequest(), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise FleetError(f"{address}: {_text(error)}") from None
+    return tuple(
+        ModelProgress(
+            model=model.name,
+            state=_state_name(model.state),
+            progress=model.progress,
+            failure=model.failure,
+        )
+        for model in response.models
+    )
+
+
+def _text(error: grpc.RpcError) -> str:
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+def _state_name(state: common_pb2.ReadinessState.ValueType) -> str:
+    return common_pb2.ReadinessState.Name(state).removeprefix("READINESS_STATE_").lower()
+
+
+def _status(message: fleet_pb2.GetStatusResponse) -> FleetStatus:
+    return FleetStatus(
+        controlplane_id=message.controlplane_id,
+        version=message.version,
+        policy=message.policy,
+        uptime_s=message.uptime_s,
+        workers=tuple(_worker(worker) for worker in message.workers),
+        pools=tuple(_pool(pool) for pool in message.pools),
+        expired_work_executed=message.expired_work_executed,
+        preprocess_queued=message.preprocess_queued,
+        preprocess_running=message.preprocess_running,
+        process_cpu_s=message.process_cpu_s,
+        resident_bytes=message.resident_bytes,
+        gauges=dict(message.gauges),
+    )
+
+
+def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
+    return WorkerView(
+        id=message.hello.worker_id,
+        address=message.hello.address,
+        state=message.state,
+        pid=message.hello.process_id,
+        threads=message.hello.threads,
+        cpu_model=message.hello.cpu_model,
+        simd=message.hello.simd,
+        engine=message.hello.engine_version,
+        queued=message.load.queued_items,
+        running=message.load.running_items,
+        in_flight=message.in_flight_items,
+        completed=message.load.completed_items,
+        cpu_percent=message.load.process_cpu_percent,
+        resident_bytes=message.load.resident_bytes,
+        expired_executed=message.load.expired_items_executed,
+        since_report_ms=message.since_report_ms,
+    )
+
+
+def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
+    return PoolView(
+        model=message.model,
+        manifest_digest=message.manifest_digest,
+        state=message.state,
+        workers=message.workers,
+        queued=message.queued,
+        in_flight=message.in_flight,
+        predicted_work_ms=message.predicted_work_ms,
+        variants=tuple(
+            VariantView(
+                name=variant.name,
+                routable=variant.routable,
+                note=variant.note,
+                quality=variant.quality,
+                predicted_p50_us=variant.predicted_p50_us,
+                correction=variant.correction,
+                sigma=variant.sigma,
+                answered=variant.answered,
+            )
+            for variant in message.variants
+        ),
+        outcomes=dict(message.outcomes),
+    )

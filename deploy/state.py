@@ -1,0 +1,112 @@
+"""The state directory of a local cluster: who runs it, where it listens, its logs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+DEFAULT_DIRECTORY = Path(".orchid")
+DEFAULT_ADDRESS = "127.0.0.1:8900"
+
+
+class AlreadyRunningError(Exception):
+    """Another launcher holds the state directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker process; `address` is empty until it serves."""
+
+    name: str
+    pid: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """A running cluster; `phase` is "starting", "ready", "stopping" or "failed"."""
+
+    launcher_pid: int
+    launcher_started: float
+    phase: str
+    message: str
+    address: str
+    policy: str
+    workers: tuple[WorkerRecord, ...]
+
+
+class StateDirectory:
+    """Reads and writes one state directory; the lock is held by its launcher."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock: IO[str] | None = None
+
+    @property
+    def _record(self) -> Path:
+        return self.path / "cluster.json"
+
+    def acquire(self) -> None:
+        """Claims the directory for this process; raises AlreadyRunningError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = (self.path / "lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise AlreadyRunningError(
+                f"a cluster already runs from {self.path}; `orchid down` stops it"
+            ) from None
+        self._lock = lock
+
+    def release(self) -> None:
+        """Gives the directory up and removes the record of the cluster."""
+        if self._lock is not None:
+            self._record.unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
+
+    def write(self, record: ClusterRecord) -> None:
+        """Replaces the record, whole or not at all."""
+        partial = self._record.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(record), indent=1) + "\n")
+        partial.replace(self._record)
+
+    def read(self) -> ClusterRecord | None:
+        """The record of a launcher that still lives, or None."""
+        try:
+            data = json.loads(self._record.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        record = ClusterRecord(
+            **{**data, "workers": tuple(WorkerRecord(**entry) for entry in data["workers"])}
+        )
+        return record if launcher(record) is not None else None
+
+
+def launcher(record: ClusterRecord) -> psutil.Process | None:
+    """The launcher's process, None when it ended or its number was used again."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(record.launcher_pid)
+        same = abs(process.create_time() - record.launcher_started) < 1.0
+        if same and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def own_start() -> float:
+    """When this process started, as `launcher_started` records it."""
+    return psutil.Process(os.getpid()).create_time()
+
+
+def running_address(directory: Path = DEFAULT_DIRECTORY) -> str:
+    """Where the local cluster listens, or the default address when none runs."""
+    record = StateDirectory(directory).read()
+    return record.address if record is not None and record.address else DEFAULT_ADDRESS
