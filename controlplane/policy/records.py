@@ -6,7 +6,7 @@ payload is opaque. All times are integers of one monotonic clock, in nanoseconds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -16,12 +16,24 @@ class Shape:
     """Size of one request's input for one tokenizer.
 
     `items` counts sequences, `tokens` their tokens, `squared_tokens` the sum of
-    squared lengths, which is what attention costs.
+    squared lengths, which is what attention costs; `longest_tokens` is the longest
+    sequence, 0 where sequences have no length (tensor input).
     """
 
     items: int
     tokens: int
     squared_tokens: int
+    longest_tokens: int = 0
+
+    @staticmethod
+    def of_lengths(lengths: Sequence[int]) -> Shape:
+        """Shape of sequences that have these lengths in tokens."""
+        return Shape(
+            items=len(lengths),
+            tokens=sum(lengths),
+            squared_tokens=sum(length * length for length in lengths),
+            longest_tokens=max(lengths, default=0),
+        )
 
 
 @dataclass(frozen=True, slots=True)

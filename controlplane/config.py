@@ -1,0 +1,123 @@
+"""Configuration of the control plane: frozen values, checked once when they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PolicyName = Literal["orchid", "accurate", "cheap"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """Bounds of each pool's queue; a request that would break one is refused.
+
+    `max_items` is exact. `max_predicted_work_ms` bounds the time the live workers
+    need for everything queued, each request on its fastest eligible variant.
+    """
+
+    max_items: int = 10_000
+    max_predicted_work_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.max_items < 1:
+            raise ValueError(f"queue.max_items must be at least 1, got {self.max_items}")
+        if self.max_predicted_work_ms < 1:
+            raise ValueError(
+                f"queue.max_predicted_work_ms must be at least 1, got {self.max_predicted_work_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClassConfig:
+    """What holds for every request that names this class, on top of what it asks itself.
+
+    `minimum_quality` is a floor on the measured quality (0 to 1) of the answering
+    variant, `prohibited` lists variants that never answer, `deadline_ms` is the
+    deadline of requests that bring none (0 leaves the general default).
+    """
+
+    minimum_quality: float = 0.0
+    prohibited: tuple[str, ...] = ()
+    deadline_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.minimum_quality <= 1.0:
+            raise ValueError(f"minimum_quality must be in [0, 1], got {self.minimum_quality}")
+        if self.deadline_ms < 0:
+            raise ValueError(f"deadline_ms must not be negative, got {self.deadline_ms}")
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryConfig:
+    """Where spans go and which requests get one.
+
+    Without `otlp_endpoint` nothing is exported. Requests that arrive with a sampled
+    trace context always get a span; others with probability `sample_ratio`.
+    """
+
+    otlp_endpoint: str = ""
+    sample_ratio: float = 0.0
+    service_name: str = "orchid-controlplane"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.sample_ratio <= 1.0:
+            raise ValueError(f"telemetry.sample_ratio must be in [0, 1], got {self.sample_ratio}")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneConfig:
+    """Everything the control plane can be told.
+
+    `reserve_fraction` is the share of a deadline that waiting work may take before
+    upgrades stop; `confidence_z` the standard deviations kept free at dispatch (1.645
+    is P(on time) >= 0.95); `prefetch` the most batches a worker may hold besides the
+    running one; `max_batch` the most requests in one run. `default_deadline_ms` is for
+    requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.
+    """
+
+    listen: str = "127.0.0.1:8900"
+    policy: PolicyName = "orchid"
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    reserve_fraction: float = 0.35
+    confidence_z: float = 1.645
+    prefetch: int = 1
+    max_batch: int = 16
+    default_deadline_ms: int = 0
+    deadline_cap_ms: int = 10_000
+    preprocess_threads: int = 1
+    preprocess_queue: int = 256
+    report_interval_ms: int = 50
+    max_message_bytes: int = 64 * 1024 * 1024
+    classes: Mapping[str, ClassConfig] = field(default_factory=dict)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.reserve_fraction <= 1.0:
+            raise ValueError(f"reserve_fraction must be in (0, 1], got {self.reserve_fraction}")
+        if self.confidence_z < 0.0:
+            raise ValueError(f"confidence_z must not be negative, got {self.confidence_z}")
+        at_least = {
+            "prefetch": (self.prefetch, 0),
+            "max_batch": (self.max_batch, 1),
+            "default_deadline_ms": (self.default_deadline_ms, 0),
+            "deadline_cap_ms": (self.deadline_cap_ms, 1),
+            "preprocess_threads": (self.preprocess_threads, 1),
+            "preprocess_queue": (self.preprocess_queue, 0),
+            "report_interval_ms": (self.report_interval_ms, 1),
+            "max_message_bytes": (self.max_message_bytes, 1024),
+        }
+        for name, (value, least) in at_least.items():
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+
+    def deadline_ms(self, class_name: str, asked_ms: int) -> int:
+        """Deadline of a request in ms: its own, its class's, the default, then the cap."""
+        if asked_ms > 0:
+            return asked_ms
+        named = self.classes.get(class_name)
+        if named is not None and named.deadline_ms > 0:
+            return named.deadline_ms
+        return self.default_deadline_ms or self.deadline_cap_ms

@@ -1,0 +1,183 @@
+"""Text to tokens, on a bounded pool of threads, before admission decides.
+
+Admission needs the token count, so tokenising cannot wait for a worker. Short texts are
+encoded on the event loop itself: handing them to a thread costs more than the encoding
+(docs/decisions/0201-tokenise-short-texts-inline.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from controlplane.errors import InvalidRequest, Refused, Unavailable
+from controlplane.policy.records import Shape, TokenPayload
+from controlplane.registry import ModelInfo, Registry
+
+INLINE_CHARACTERS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Where the pool stands: texts waiting, texts being encoded, and what it may hold."""
+
+    queued: int
+    running: int
+    threads: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """A tokenizer and the longest sequence that a ready variant takes from it."""
+
+    name: str
+    tokenizer: Tokenizer
+    max_tokens: int
+
+
+_Encoded = tuple[dict[str, bytes], dict[str, tuple[int, ...]]]
+
+
+class Preprocessor:
+    """Encodes texts with every distinct tokenizer that a model's variants need.
+
+    Called on one event loop. At most `threads` requests are encoded at a time and
+    `max_queued` wait for a thread; one more is refused.
+    """
+
+    def __init__(
+        self, registry: Registry, *, threads: int, max_queued: int, now_ns: Callable[[], int]
+    ) -> None:
+        # The library's own thread pool would take cores that belong to the workers.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self._registry = registry
+        self._threads = threads
+        self._capacity = threads + max_queued
+        self._now_ns = now_ns
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="orchid-tokenize")
+        self._held = 0
+        self._mean_ns = 1e6
+        self._tokenizers: dict[str, Tokenizer] = {}
+        self._plans: dict[str, tuple[ModelInfo, tuple[_Encoder, ...]]] = {}
+
+    async def tokenize(
+        self, model: ModelInfo, texts: Sequence[str]
+    ) -> tuple[TokenPayload, Mapping[str, Shape]]:
+        """Token ids and shapes of `texts`, keyed by tokenizer name.
+
+        Raises InvalidRequest when there is no text, the model takes no text, or a text
+        has more tokens than any variant takes; Refused when the pool is full;
+        Unavailable while no worker has sent the model's tokenizers.
+        """
+        if not texts:
+            raise InvalidRequest(f"model {model.name!r} needs at least one text, got none")
+        encoders = self._plan(model)
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            encoded = _encode(encoders, texts)
+        else:
+            encoded = await self._in_pool(encoders, texts)
+        return _checked(model, encoders, encoded)
+
+    def saturation(self) -> Saturation:
+        """How full the pool is now."""
+        running = min(self._held, self._threads)
+        return Saturation(self._held - running, running, self._threads, self._capacity)
+
+    def close(self) -> None:
+        """Give the threads back; texts that still wait for one are dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_pool(self, encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:
+        if self._held >= self._capacity:
+            wait_ns = self._mean_ns * self._held / self._threads
+            raise Refused(
+                f"{self._held} texts are being tokenised or wait for it; the bound is reached",
+                retry_after_ms=max(1, round(wait_ns / 1e6)),
+            )
+        self._held += 1
+        started_ns = self._now_ns()
+        # Released by the thread's own end, so a caller that goes away frees nothing early.
+        future = self._pool.submit(_encode, encoders, texts)
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._release, started_ns))
+        return await asyncio.wrap_future(future)
+
+    def _release(self, started_ns: int) -> None:
+        elapsed_ns = (self._now_ns() - started_ns) * self._threads / max(self._held, self._threads)
+        self._mean_ns += 0.1 * (elapsed_ns - self._mean_ns)
+        self._held -= 1
+
+    def _plan(self, model: ModelInfo) -> tuple[_Encoder, ...]:
+        known = self._plans.get(model.name)
+        if known is not None and known[0] is model:
+            return known[1]
+        longest: dict[str, int] = {}
+        for variant in model.variants:
+            if variant.tokenizer and variant.ready:
+                limit = max(longest.get(variant.tokenizer, 0), variant.max_tokens)
+                longest[variant.tokenizer] = limit
+        hashes = {tokenizer.name: tokenizer.sha256 for tokenizer in model.tokenizers}
+        if not hashes:
+            raise InvalidRequest(f"model {model.name!r} takes tensors, not text")
+        if not longest:
+            raise Unavailable(f"no variant of model {model.name!r} is ready to take text")
+        encoders = tuple(
+            _Encoder(name, self._tokenizer(model.name, name, hashes.get(name, "")), limit)
+            for name, limit in longest.items()
+        )
+        self._plans[model.name] = (model, encoders)
+        return encoders
+
+    def _tokenizer(self, model: str, name: str, sha256: str) -> Tokenizer:
+        found = self._tokenizers.get(sha256)
+        if found is not None:
+            return found
+        document = self._registry.tokenizer(sha256)
+        if document is None:
+            raise Unavailable(f"tokenizer {name!r} of model {model!r} has not arrived yet")
+        tokenizer = Tokenizer.from_buffer(document)
+        # A document may ask for truncation; a cut text must be refused, not answered.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizers[sha256] = tokenizer
+        return tokenizer
+
+
+def _encode(encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:
+    ids: dict[str, bytes] = {}
+    lengths: dict[str, tuple[int, ...]] = {}
+    for encoder in encoders:
+        rows = [encoding.ids for encoding in encoder.tokenizer.encode_batch_fast(list(texts))]
+        ids[encoder.name] = b"".join(array("i", row).tobytes() for row in rows)
+        lengths[encoder.name] = tuple(map(len, rows))
+    return ids, lengths
+
+
+def _checked(
+    model: ModelInfo, encoders: tuple[_Encoder, ...], encoded: _Encoded
+) -> tuple[TokenPayload, Mapping[str, Shape]]:
+    """Leave out tokenizers whose variants take no sequence this long; refuse when none is left."""
+    ids, lengths = encoded
+    shapes: dict[str, Shape] = {}
+    for encoder in encoders:
+        shape = Shape.of_lengths(lengths[encoder.name])
+        if shape.longest_tokens <= encoder.max_tokens:
+            shapes[encoder.name] = shape
+    if not shapes:
+        limits = ", ".join(
+            f"{max(lengths[e.name])} tokens with tokenizer {e.name!r} (limit {e.max_tokens})"
+            for e in encoders
+        )
+        raise InvalidRequest(f"a text is too long for model {model.name!r}: {limits}")
+    if len(shapes) == len(encoders):
+        return TokenPayload(ids, lengths), shapes
+    return TokenPayload(
+        {name: ids[name] for name in shapes}, {name: lengths[name] for name in shapes}
+    ), shapes

@@ -1,0 +1,350 @@
+"""What is deployed: workers as they report themselves, models merged over them.
+
+The registry belongs to the event loop of the control plane and holds no clock and no
+connection; `rpc/fleet.py` feeds it and the dispatcher reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from controlplane.errors import NotFound
+from controlplane.policy.profiles import VariantProfile
+
+
+class ModelState(Enum):
+    """Readiness of a model on a worker, or merged over all of them."""
+
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    FAILED = "failed"
+    UNLOADING = "unloading"
+
+
+# The better state of two workers is what a caller can expect of the model.
+_STATE_ORDER = (
+    ModelState.READY,
+    ModelState.WARMING,
+    ModelState.LOADING,
+    ModelState.UNLOADING,
+    ModelState.FAILED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, numpy dtype name ("string" for strings) and shape; -1 is a free dimension."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QualityEvidence:
+    """A measured quality: `metric` was `value` on `n` items of `population`, with its interval."""
+
+    population: str
+    metric: str
+    value: float
+    n: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """A tokenizer by the hash of its document."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantInfo:
+    """One variant of a model as its workers describe it."""
+
+    name: str
+    layout: str
+    precision: str
+    tokenizer: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    quality: tuple[QualityEvidence, ...] = ()
+    profile: VariantProfile | None = None
+    max_tokens: int = 0
+    ready: bool = False
+    resident_bytes: int = 0
+
+    @property
+    def quality_value(self) -> float:
+        """Quality on the first population of the evidence; 0 without evidence."""
+        return self.quality[0].value if self.quality else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model as one worker serves it, or as all accepted workers together do."""
+
+    name: str
+    version: str
+    task: str
+    labels: tuple[str, ...]
+    manifest_digest: str
+    default_tokenizer: str
+    primary_output: str
+    tokenizers: tuple[TokenizerInfo, ...]
+    variants: tuple[VariantInfo, ...]
+    state: ModelState
+    progress: float = 0.0
+    failure: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """True when at least one variant can answer now."""
+        return self.state is ModelState.READY and any(v.ready for v in self.variants)
+
+    def variant(self, name: str) -> VariantInfo:
+        """The variant called `name`; NotFound names the ones that exist."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        known = ", ".join(v.name for v in self.variants)
+        raise NotFound(f"model {self.name!r} has no variant {name!r}; it has: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What a worker says of itself when it registers."""
+
+    id: str
+    address: str
+    threads: int
+    cpu_model: str
+    simd: str
+    engine_version: str = ""
+    process_id: int = 0
+
+    @property
+    def machine_class(self) -> str:
+        """Workers of one class share profiles; others are not mixed."""
+        return f"{self.cpu_model}/{self.simd}/{self.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """The last load report of a worker."""
+
+    queued_items: int = 0
+    running_items: int = 0
+    process_cpu_percent: float = 0.0
+    host_cpu_percent: float = 0.0
+    resident_bytes: int = 0
+    completed_items: int = 0
+    draining: bool = False
+    run_cpu_ns: int = 0
+    expired_items_executed: int = 0
+    throttled_periods: int = 0
+
+
+class WorkerState(Enum):
+    """Where a worker's membership stands."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class WorkerSession:
+    """One membership of one worker; a worker that comes back gets a new session."""
+
+    number: int
+    identity: WorkerIdentity
+    heard_ns: int
+    state: WorkerState = WorkerState.CONNECTING
+    load: WorkerLoad = field(default_factory=WorkerLoad)
+    models: dict[str, ModelInfo] = field(default_factory=dict)
+    # Model name -> why this worker's copy of the model takes no part in the pool.
+    apart: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The workers that serve one model together, with the variants each has ready."""
+
+    model: ModelInfo
+    workers: Mapping[int, frozenset[str]]
+
+
+class Registry:
+    """Workers, models and readiness; every method is called on one event loop."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, WorkerSession] = {}
+        self._by_worker: dict[str, WorkerSession] = {}
+        self._merged: dict[str, Membership] = {}
+        self._tokenizers: dict[str, bytes] = {}
+        self._last_number = 0
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """Every model that a live worker has, by name, ready or not."""
+        return tuple(self._merged[name].model for name in sorted(self._merged))
+
+    def model(self, name: str) -> ModelInfo:
+        """The model called `name`, merged over its workers; NotFound names the known ones."""
+        found = self._merged.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._merged)) or "none"
+            raise NotFound(f"no model {name!r} here; models: {known}")
+        return found.model
+
+    def membership(self, name: str) -> Membership | None:
+        """Who serves the model now; None when no live worker has it."""
+        return self._merged.get(name)
+
+    def workers(self) -> tuple[WorkerSession, ...]:
+        """Live sessions in the order they joined."""
+        return tuple(self._sessions.values())
+
+    def session_of(self, worker_id: str) -> WorkerSession | None:
+        """The live session of a worker, if it has one."""
+        return self._by_worker.get(worker_id)
+
+    def join(self, identity: WorkerIdentity, now_ns: int) -> WorkerSession:
+        """Start a session for a worker. An older session of the same id must be left first."""
+        if identity.id in self._by_worker:
+            raise ValueError(f"worker {identity.id!r} already has a session")
+        self._last_number += 1
+        session = WorkerSession(self._last_number, identity, now_ns)
+        self._sessions[session.number] = session
+        self._by_worker[identity.id] = session
+        return session
+
+    def leave(self, session: WorkerSession) -> frozenset[str]:
+        """End a session; returns the models whose membership changed."""
+        session.state = WorkerState.LOST
+        if self._sessions.pop(session.number, None) is None:
+            return frozenset()
+        del self._by_worker[session.identity.id]
+        return self._merge(session.models)
+
+    def report_models(self, session: WorkerSession, models: Iterable[ModelInfo]) -> frozenset[str]:
+        """Replace what a worker serves; returns the models whose membership changed."""
+        before = set(session.models)
+        session.models = {model.name: model for model in models}
+        return self._merge(before | set(session.models))
+
+    def report_load(self, session: WorkerSession, load: WorkerLoad, now_ns: int) -> None:
+        """Take a load report; any report is a sign of life."""
+        session.load = load
+        session.heard_ns = now_ns
+
+    def add_tokenizer(self, sha256: str, document: bytes) -> None:
+        """Keep a tokenizer document under its hash."""
+        self._tokenizers[sha256] = document
+
+    def tokenizer(self, sha256: str) -> bytes | None:
+        """The document with this hash, None when no worker has sent it yet."""
+        return self._tokenizers.get(sha256)
+
+    def missing_tokenizers(self, session: WorkerSession) -> frozenset[str]:
+        """Hashes of tokenizers that the worker's models name and nobody has sent."""
+        return frozenset(
+            tokenizer.sha256
+            for model in session.models.values()
+            for tokenizer in model.tokenizers
+            if tokenizer.sha256 not in self._tokenizers
+        )
+
+    def _merge(self, names: Iterable[str]) -> frozenset[str]:
+        changed = set()
+        for name in names:
+            merged = self._merge_one(name)
+            if merged != self._merged.get(name):
+                changed.add(name)
+            if merged is None:
+                self._merged.pop(name, None)
+            else:
+                self._merged[name] = merged
+        return frozenset(changed)
+
+    def _merge_one(self, name: str) -> Membership | None:
+        """Merge one model over the sessions that agree with the pool's deployment.
+
+        The pool keeps the digest and machine class it has while anyone still serves
+        them; otherwise the longest-standing session that has the model sets them.
+        """
+        holders = [s for s in self._sessions.values() if name in s.models]
+        for session in self._sessions.values():
+            session.apart.pop(name, None)
+        if not holders:
+            return None
+        anchor = self._anchor(name, holders)
+        digest = anchor.models[name].manifest_digest
+        machine = anchor.identity.machine_class
+        accepted = []
+        for session in holders:
+            reason = _difference(session, name, digest, machine)
+            if reason:
+                session.apart[name] = reason
+            else:
+                accepted.append(session)
+        model = _merge_models([session.models[name] for session in accepted])
+        workers = {
+            session.number: frozenset(
+                v.name for v in session.models[name].variants if v.ready and v.profile is not None
+            )
+            for session in accepted
+            if session.models[name].state is ModelState.READY
+        }
+        return Membership(model, workers)
+
+    def _anchor(self, name: str, holders: list[WorkerSession]) -> WorkerSession:
+        current = self._merged.get(name)
+        if current is not None:
+            for session in holders:
+                same = session.models[name].manifest_digest == current.model.manifest_digest
+                if same and session.number in current.workers:
+                    return session
+        return holders[0]
+
+
+def _difference(session: WorkerSession, name: str, digest: str, machine: str) -> str:
+    own = session.models[name].manifest_digest
+    if own != digest:
+        return f"manifest {own} differs from the pool's {digest}"
+    if session.identity.machine_class != machine:
+        return (
+            f"machine class {session.identity.machine_class} differs from the pool's {machine}; "
+            "profiles of unlike CPUs are not mixed"
+        )
+    return ""
+
+
+def _merge_models(models: list[ModelInfo]) -> ModelInfo:
+    """One view of a model over workers that agree on its manifest."""
+    best = min(models, key=lambda m: (_STATE_ORDER.index(m.state), -m.progress))
+    variants: dict[str, VariantInfo] = {}
+    for model in models:
+        for variant in model.variants:
+            known = variants.get(variant.name)
+            variants[variant.name] = variant if known is None else _merge_variant(known, variant)
+    return replace(best, variants=tuple(variants.values()))
+
+
+def _merge_variant(one: VariantInfo, other: VariantInfo) -> VariantInfo:
+    """Ready when either is; the faster profile, since a neighbour only ever adds time."""
+    profiles = [p for p in (one.profile, other.profile) if p is not None]
+    profile = min(profiles, key=lambda p: p.p50_ns) if profiles else None
+    return replace(
+        one,
+        profile=profile,
+        ready=one.ready or other.ready,
+        resident_bytes=max(one.resident_bytes, other.resident_bytes),
+    )

@@ -1,0 +1,72 @@
+"""What crosses between the dispatcher and a worker, in domain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from controlplane.policy.records import Request, TensorValue
+
+
+@dataclass(frozen=True, slots=True)
+class WorkBatch:
+    """One engine run to be made: requests that share a variant, answered one by one.
+
+    `tokenizer` names the token ids to send ("" for tensor input). The port turns each
+    request's deadline into the budget that is left when the message leaves.
+    """
+
+    id: int
+    model: str
+    variant: str
+    tokenizer: str
+    requests: tuple[Request, ...]
+
+
+class ItemStatus(Enum):
+    """How one item of a batch ended on the worker."""
+
+    OK = "ok"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    INVALID_ARGUMENT = "invalid-argument"
+    NOT_FOUND = "not-found"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """The end of one item; `message` says why when the status is not OK."""
+
+    id: int
+    status: ItemStatus
+    outputs: tuple[TensorValue, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """The end of a batch: its items, and the worker's own times in ns.
+
+    `run_ns` and `cpu_ns` are 0 when nothing was executed.
+    """
+
+    id: int
+    items: tuple[ItemDone, ...]
+    queue_ns: int = 0
+    run_ns: int = 0
+    cpu_ns: int = 0
+    executed_items: int = 0
+
+
+class WorkerPort(Protocol):
+    """The way to one worker. Neither call blocks; what leaves together may share a message."""
+
+    def send(self, batch: WorkBatch) -> None:
+        """Give the worker a batch; the end comes back through `Dispatcher.completed`."""
+
+    def cancel(self, item_ids: Sequence[int]) -> None:
+        """Tell the worker that nobody waits for these items any more."""
