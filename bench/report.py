@@ -7,6 +7,8 @@ run (or a bar) without knowing the bench; `points` keeps everything a plot needs
 from __future__ import annotations
 
 import json
+import math
+import numbers
 import os
 import platform
 import shlex
@@ -129,7 +131,7 @@ def make_report(
     Raises ValueError when a summary value is not a finite number.
     """
     for name, value in summary.items():
-        if not isinstance(value, int | float) or value != value or value in (_INF, -_INF):
+        if not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(f"summary[{name!r}] is {value!r}, expected a finite number")
     return Report(
         bench=bench,
@@ -141,9 +143,6 @@ def make_report(
         points=list(points),
         summary=dict(summary),
     )
-
-
-_INF = float("inf")
 
 
 def write_report(path: Path, report: Report) -> None:

@@ -1,0 +1,152 @@
+"""Requests as ready-made bytes and answers out of bytes, for each wire protocol.
+
+The driver serialises every request before the run and reads answers after it, so that
+its own work during the run is next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol as TypingProtocol
+
+import numpy as np
+
+from bench.load.plan import LoadPlan
+from protos.inference import oip_pb2
+from protos.orchid.v1 import inference_pb2
+
+_OK = 0
+_UNKNOWN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The variant that answered ("" when not told) and the winning class (-1 when none)."""
+
+    variant: str
+    predicted: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAnswer:
+    """One message of a stream: the request it belongs to, its status, the response's bytes."""
+
+    index: int
+    code: int
+    response: bytes
+
+
+class Codec(TypingProtocol):
+    """What the driver needs to know of a protocol; methods are pure."""
+
+    unary_method: str
+    stream_method: str
+
+    def body(self, plan: LoadPlan, text: str) -> bytes:
+        """A whole unary request; its deadline is the call's."""
+        ...
+
+    def envelope(self, index: int, budget_ms: int) -> bytes:
+        """What a streamed request adds to its body: id and deadline (0 for none)."""
+        ...
+
+    def answer(self, response: bytes) -> Answered:
+        """Reads a unary response."""
+        ...
+
+    def stream_answer(self, message: bytes) -> StreamAnswer:
+        """Splits a streamed response."""
+        ...
+
+
+class NativeCodec:
+    """`orchid.v1.Inference`."""
+
+    unary_method = "/orchid.v1.Inference/Infer"
+    stream_method = "/orchid.v1.Inference/StreamInfer"
+
+    def body(self, plan: LoadPlan, text: str) -> bytes:
+        """See Codec."""
+        return inference_pb2.InferRequest(
+            model=plan.model,
+            text=inference_pb2.TextInput(texts=[text]),
+            request_class=inference_pb2.RequestClass(
+                tenant=plan.tenant,
+                request_class=plan.request_class,
+                minimum_quality=plan.minimum_quality,
+                variant=plan.variant,
+            ),
+        ).SerializeToString()
+
+    def envelope(self, index: int, budget_ms: int) -> bytes:
+        """See Codec. Concatenated messages merge, so the body need not be built again."""
+        return inference_pb2.InferRequest(
+            request_id=str(index), deadline_ms=budget_ms
+        ).SerializeToString()
+
+    def answer(self, response: bytes) -> Answered:
+        """See Codec."""
+        parsed = inference_pb2.InferResponse.FromString(response)
+        classes = parsed.classifications
+        return Answered(parsed.provenance.variant, classes[0].index if classes else -1)
+
+    def stream_answer(self, message: bytes) -> StreamAnswer:
+        """See Codec."""
+        parsed = inference_pb2.InferStreamResponse.FromString(message)
+        if parsed.WhichOneof("result") == "error":
+            return StreamAnswer(int(parsed.request_id), parsed.error.code, b"")
+        return StreamAnswer(int(parsed.request_id), _OK, parsed.response.SerializeToString())
+
+
+class OipCodec:
+    """The Open Inference Protocol, text as a BYTES tensor."""
+
+    unary_method = "/inference.GRPCInferenceService/ModelInfer"
+    stream_method = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+    def body(self, plan: LoadPlan, text: str) -> bytes:
+        """See Codec."""
+        request = oip_pb2.ModelInferRequest(model_name=plan.model)
+        tensor = request.inputs.add(name="text", datatype="BYTES", shape=[1])
+        tensor.contents.bytes_contents.append(text.encode())
+        texts = {
+            "tenant": plan.tenant,
+            "class": plan.request_class,
+            "variant": plan.variant,
+        }
+        for name, value in texts.items():
+            if value:
+                request.parameters[name].string_param = value
+        if plan.minimum_quality > 0:
+            request.parameters["minimum_quality"].double_param = plan.minimum_quality
+        return request.SerializeToString()
+
+    def envelope(self, index: int, budget_ms: int) -> bytes:
+        """See Codec."""
+        request = oip_pb2.ModelInferRequest(id=str(index))
+        if budget_ms:
+            request.parameters["deadline_ms"].int64_param = budget_ms
+        return request.SerializeToString()
+
+    def answer(self, response: bytes) -> Answered:
+        """See Codec."""
+        parsed = oip_pb2.ModelInferResponse.FromString(response)
+        predicted = -1
+        for tensor, raw in zip(parsed.outputs, parsed.raw_output_contents, strict=False):
+            if tensor.datatype == "FP32" and len(tensor.shape) == 2:
+                predicted = int(np.frombuffer(raw, np.float32).argmax())
+                break
+        return Answered(parsed.parameters["variant"].string_param, predicted)
+
+    def stream_answer(self, message: bytes) -> StreamAnswer:
+        """See Codec. The protocol carries an error's text but no code."""
+        parsed = oip_pb2.ModelStreamInferResponse.FromString(message)
+        answer = parsed.infer_response
+        if parsed.error_message:
+            return StreamAnswer(int(answer.id), _UNKNOWN, b"")
+        return StreamAnswer(int(answer.id), _OK, answer.SerializeToString())
+
+
+def codec(plan: LoadPlan) -> Codec:
+    """The codec of a plan's protocol."""
+    return NativeCodec() if plan.protocol == "native" else OipCodec()

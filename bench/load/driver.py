@@ -1,0 +1,268 @@
+"""The driver process: sends a plan's requests on time and writes down what came back.
+
+Open loop: a request is sent when it is due whatever happened to those before it, and
+its latency counts from the due time, so a stalled server cannot hide the wait of the
+requests it held up (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import uvloop
+from pydantic import TypeAdapter
+
+from bench.load import cpu
+from bench.load.codec import Codec, codec
+from bench.load.plan import Arrivals, LoadPlan, Workload, poisson_arrivals, shard_generator
+from bench.load.record import CANCELLED_BY_DRIVER, OK, Records, save_records
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Run:
+    """One driver's run; owned by one event loop."""
+
+    def __init__(self, plan: LoadPlan, workload: Workload, shard: int, shards: int) -> None:
+        self.plan = plan
+        self._codec: Codec = codec(plan)
+        self._bodies = [self._codec.body(plan, text) for text in workload.texts]
+        generator = shard_generator(plan.seed, shard)
+        span_s = plan.warmup_s + plan.duration_s
+        self._arrivals = (
+            poisson_arrivals(generator, plan.rate_per_s / shards, span_s, len(workload.texts))
+            if plan.mode == "open"
+            else Arrivals(np.empty(0, np.int64), generator.integers(0, len(workload.texts), 65536))
+        )
+        self._span_ns = int(span_s * 1e9)
+        self._warmup_ns = int(plan.warmup_s * 1e9)
+        self._deadline_ns = int(plan.deadline_ms * 1e6)
+        self._watch = plan.watch if shard == 0 else {}
+        self._due: list[int] = self._arrivals.due_ns.tolist()
+        self._text: list[int] = self._arrivals.text.tolist()
+        rows = len(self._due)
+        self._sent: list[int] = [0] * rows
+        self._done: list[int] = [0] * rows
+        self._code: list[int] = [CANCELLED_BY_DRIVER] * rows
+        self._response: list[bytes] = [b""] * rows
+        self._start_ns = 0
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._cpu_s: dict[str, float] = {}
+
+    async def execute(self, start_at_ns: Callable[[], int]) -> Records:
+        """Connects, waits for the common start, sends everything, waits for the answers."""
+        async with grpc.aio.insecure_channel(self.plan.target, options=_CHANNEL_OPTIONS) as channel:
+            await asyncio.wait_for(channel.channel_ready(), 30)
+            gc.collect()
+            gc.freeze()
+            self._start_ns = await asyncio.to_thread(start_at_ns)
+            await self._until(0)
+            window = asyncio.create_task(self._measure_window())
+            if self.plan.stream:
+                await self._run_stream(channel)
+            else:
+                await self._run_unary(channel)
+            await window
+        return self._records()
+
+    # Time
+
+    def _now(self) -> int:
+        return time.monotonic_ns() - self._start_ns
+
+    async def _until(self, due_ns: int) -> None:
+        """Sleeps until a due time, in whole milliseconds: finer waits would spin the loop."""
+        while True:
+            wait_ns = due_ns - self._now()
+            if wait_ns <= 0:
+                return
+            await asyncio.sleep(-(-wait_ns // 1_000_000) / 1e3)
+
+    async def _measure_window(self) -> None:
+        await self._until(self._warmup_ns)
+        before, own = cpu.sample(self._watch), time.process_time()
+        await self._until(self._span_ns)
+        self._cpu_s = cpu.difference(before, cpu.sample(self._watch))
+        self._cpu_s["driver"] = time.process_time() - own
+
+    # Unary
+
+    async def _run_unary(self, channel: grpc.aio.Channel) -> None:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            self._codec.unary_method
+        )
+        if self.plan.mode == "closed":
+            tasks = {
+                asyncio.create_task(self._in_turn(method)) for _ in range(self.plan.concurrency)
+            }
+            await asyncio.gather(*tasks)
+            return
+        running: set[asyncio.Task[None]] = set()
+        for row, due in enumerate(self._due):
+            if due > self._now():
+                await self._until(due)
+            task = asyncio.create_task(self._call(method, row))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await self._until(self._span_ns)
+        if running:
+            _, late = await asyncio.wait(running, timeout=self._drain_s())
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _in_turn(self, method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]) -> None:
+        while (now := self._now()) < self._span_ns:
+            await self._call(method, self._new_row(now))
+
+    def _new_row(self, due_ns: int) -> int:
+        row = len(self._due)
+        self._due.append(due_ns)
+        self._sent.append(0)
+        self._done.append(0)
+        self._code.append(CANCELLED_BY_DRIVER)
+        self._response.append(b"")
+        if row >= len(self._text):
+            self._text.append(self._text[row % 65536])
+        return row
+
+    async def _call(self, method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], row: int) -> None:
+        now = self._now()
+        self._sent[row] = now
+        timeout = None
+        if self._deadline_ns:
+            timeout = max(0.001, (self._due[row] + self._deadline_ns - now) / 1e9)
+        try:
+            response = await method(self._bodies[self._text[row]], timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            self._done[row] = self._now()
+            self._code[row] = error.code().value[0]
+        else:
+            self._done[row] = self._now()
+            self._response[row] = response
+            self._code[row] = OK
+
+    def _drain_s(self) -> float:
+        return self.plan.drain_s + self.plan.deadline_ms / 1e3
+
+    # Stream
+
+    async def _run_stream(self, channel: grpc.aio.Channel) -> None:
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            self._codec.stream_method
+        )
+        call = method()
+        free: deque[None] = deque([None] * self.plan.concurrency)
+        freed = asyncio.Event()
+        reader = asyncio.create_task(self._read(call, free, freed))
+        try:
+            if self.plan.mode == "closed":
+                while self._now() < self._span_ns:
+                    while free and self._now() < self._span_ns:
+                        free.popleft()
+                        await self._write(call, self._new_row(self._now()))
+                    freed.clear()
+                    await asyncio.wait_for(freed.wait(), self._drain_s())
+            else:
+                for row, due in enumerate(self._due):
+                    if due > self._now():
+                        await self._until(due)
+                    await self._write(call, row)
+                await self._until(self._span_ns)
+            await call.done_writing()
+            await asyncio.wait_for(reader, self._drain_s())
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            sys.stderr.write(f"the stream ended early: {error!r}\n")
+        finally:
+            call.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _write(self, call: grpc.aio.StreamStreamCall[bytes, bytes], row: int) -> None:
+        now = self._now()
+        self._sent[row] = now
+        budget_ms = 0
+        if self._deadline_ns:
+            budget_ms = max(1, (self._due[row] + self._deadline_ns - now) // 1_000_000)
+        await call.write(self._bodies[self._text[row]] + self._codec.envelope(row, budget_ms))
+
+    async def _read(
+        self,
+        call: grpc.aio.StreamStreamCall[bytes, bytes],
+        free: deque[None],
+        freed: asyncio.Event,
+    ) -> None:
+        async for message in call:
+            answer = self._codec.stream_answer(message)
+            self._done[answer.index] = self._now()
+            self._code[answer.index] = answer.code
+            self._response[answer.index] = answer.response
+            free.append(None)
+            freed.set()
+
+    # After the run
+
+    def _records(self) -> Records:
+        rows = len(self._due)
+        variant = np.full(rows, -1, np.int32)
+        predicted = np.full(rows, -1, np.int32)
+        names: dict[str, int] = {}
+        for row, response in enumerate(self._response):
+            if response:
+                answered = self._codec.answer(response)
+                predicted[row] = answered.predicted
+                if answered.variant:
+                    variant[row] = names.setdefault(answered.variant, len(names))
+        return Records(
+            due_ns=np.array(self._due, np.int64),
+            sent_ns=np.array(self._sent, np.int64),
+            done_ns=np.array(self._done, np.int64),
+            code=np.array(self._code, np.int32),
+            text=np.array(self._text[:rows], np.int32),
+            variant=variant,
+            predicted=predicted,
+            variants=tuple(names),
+            cpu_s=self._cpu_s,
+            window_ns=(self._warmup_ns, self._span_ns),
+        )
+
+
+def main() -> None:
+    """Reads a plan and a workload, says "prepared", reads the start time, runs, writes."""
+    parser = argparse.ArgumentParser(prog="bench.load.driver")
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--workload", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shard", type=int, default=0)
+    parser.add_argument("--shards", type=int, default=1)
+    options = parser.parse_args()
+    plan = TypeAdapter(LoadPlan).validate_json(options.plan.read_bytes())
+    workload = Workload(**json.loads(options.workload.read_text()))
+
+    def start_at_ns() -> int:
+        sys.stdout.write("prepared\n")
+        sys.stdout.flush()
+        return int(sys.stdin.readline())
+
+    async def run() -> Records:
+        return await Run(plan, workload, options.shard, options.shards).execute(start_at_ns)
+
+    save_records(options.out, uvloop.run(run()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Offered-based metrics: every request that was due counts, answered or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from hdrh.histogram import HdrHistogram
+
+from bench.load.plan import LoadPlan, Workload
+from bench.load.record import CANCELLED_BY_DRIVER, OK, Records
+
+_LOWEST_US, _HIGHEST_US, _DIGITS = 1, 600_000_000, 3
+_CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds from the scheduled send time; `histogram` is an encoded HdrHistogram (µs)."""
+
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+    mean_ms: float
+    histogram: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """One measured point.
+
+    `on_time` answers came within the deadline of their scheduled send time (all answers
+    when there is none); shares are of the offered requests unless the name says
+    otherwise. `accuracy` is right labels among on-time answers with a known label, nan
+    when there is none; `right_share` is right on-time answers among the offered.
+    `variant_share` is of the on-time answers. CPU times are of the measured window.
+    `send_lag_p99_ms` is how late the driver itself was: large means it was too slow.
+    """
+
+    offered: int
+    offered_per_s: float
+    answered: int
+    answered_per_s: float
+    on_time: int
+    on_time_share: float
+    accuracy: float
+    right_share: float
+    outcomes: Mapping[str, int]
+    variant_share: Mapping[str, float]
+    latency: Latency | None
+    cpu_s: Mapping[str, float]
+    cpu_ms_per_request: Mapping[str, float]
+    driver_cpu_ms_per_request: float
+    send_lag_p99_ms: float
+    window_s: float
+
+    def as_point(self) -> dict[str, Any]:
+        """The result as JSON values; nan becomes null."""
+        point = asdict(self)
+        if np.isnan(self.accuracy):
+            point["accuracy"] = None
+        return point
+
+
+def measure(plan: LoadPlan, workload: Workload, records: Records) -> LoadResult:
+    """Reduces the rows due (open) or ended (closed) inside the measured window."""
+    start, end = records.window_ns
+    clock = records.due_ns if plan.mode == "open" else records.done_ns
+    inside = (clock >= start) & (clock < end)
+    window_s = (end - start) / 1e9
+    due, sent, done = (c[inside] for c in (records.due_ns, records.sent_ns, records.done_ns))
+    code, text = records.code[inside], records.text[inside]
+    latency_us = (done - due) / 1e3
+    answered = code == OK
+    on_time = answered.copy()
+    if plan.deadline_ms > 0:
+        on_time &= latency_us <= plan.deadline_ms * 1e3
+    labels = np.array(workload.labels)[text]
+    right = on_time & (labels >= 0) & (records.predicted[inside] == labels)
+    known = int((on_time & (labels >= 0)).sum())
+    offered = int(inside.sum())
+    watched = {name: value for name, value in records.cpu_s.items() if name != "driver"}
+    return LoadResult(
+        offered=offered,
+        offered_per_s=offered / window_s,
+        answered=int(answered.sum()),
+        answered_per_s=float(answered.sum()) / window_s,
+        on_time=int(on_time.sum()),
+        on_time_share=_share(int(on_time.sum()), offered),
+        accuracy=_share(int(right.sum()), known) if known else float("nan"),
+        right_share=_share(int(right.sum()), offered),
+        outcomes=_outcomes(code, answered & ~on_time),
+        variant_share=_variant_share(records, inside, on_time),
+        latency=_latency(latency_us[answered]),
+        cpu_s=watched,
+        cpu_ms_per_request={n: 1e3 * v / max(1, offered) for n, v in watched.items()},
+        driver_cpu_ms_per_request=1e3 * records.cpu_s["driver"] / max(1, offered),
+        send_lag_p99_ms=float(np.percentile((sent - due) / 1e6, 99)) if offered else 0.0,
+        window_s=window_s,
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _outcomes(code: np.ndarray[Any, Any], late: np.ndarray[Any, Any]) -> dict[str, int]:
+    """Counts by status name; an answer after its deadline is "LATE", not "OK"."""
+    values, counts = np.unique(code[~late], return_counts=True)
+    named = {_code_name(int(v)): int(n) for v, n in zip(values, counts, strict=True)}
+    if late.any():
+        named["LATE"] = int(late.sum())
+    return named
+
+
+def _code_name(code: int) -> str:
+    return "NO_ANSWER" if code == CANCELLED_BY_DRIVER else _CODES.get(code, str(code))
+
+
+def _variant_share(
+    records: Records, inside: np.ndarray[Any, Any], on_time: np.ndarray[Any, Any]
+) -> dict[str, float]:
+    chosen = records.variant[inside][on_time]
+    chosen = chosen[chosen >= 0]
+    return {
+        name: float((chosen == index).mean()) if len(chosen) else 0.0
+        for index, name in enumerate(records.variants)
+    }
+
+
+def _latency(values_us: np.ndarray[Any, Any]) -> Latency | None:
+    if not len(values_us):
+        return None
+    histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
+    for value in values_us:
+        histogram.record_value(min(_HIGHEST_US, max(_LOWEST_US, round(value))))
+    at = {q: histogram.get_value_at_percentile(q) / 1e3 for q in (50, 90, 95, 99, 99.9, 100)}
+    return Latency(
+        p50_ms=at[50],
+        p90_ms=at[90],
+        p95_ms=at[95],
+        p99_ms=at[99],
+        p999_ms=at[99.9],
+        max_ms=at[100],
+        mean_ms=float(values_us.mean()) / 1e3,
+        histogram=histogram.encode().decode(),
+    )

@@ -1,0 +1,90 @@
+"""What one driver process saw, as columns: one row a request, in order of due time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+OK = 0
+CANCELLED_BY_DRIVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Times in ns after the run's start; `code` is the gRPC status (-1: never ended in time).
+
+    `variant` indexes `variants`, `predicted` is the answered class; both -1 without an
+    answer. `cpu_s` is CPU seconds inside the measured window by process name, with the
+    driver itself as "driver". `window_ns` is the measured window.
+    """
+
+    due_ns: NDArray[np.int64]
+    sent_ns: NDArray[np.int64]
+    done_ns: NDArray[np.int64]
+    code: NDArray[np.int32]
+    text: NDArray[np.int32]
+    variant: NDArray[np.int32]
+    predicted: NDArray[np.int32]
+    variants: tuple[str, ...]
+    cpu_s: Mapping[str, float]
+    window_ns: tuple[int, int]
+
+
+_COLUMNS = ("due_ns", "sent_ns", "done_ns", "code", "text", "variant", "predicted")
+
+
+def save_records(path: Path, records: Records) -> None:
+    """Writes one .npz file."""
+    meta = json.dumps(
+        {
+            "variants": records.variants,
+            "cpu_s": dict(records.cpu_s),
+            "window_ns": records.window_ns,
+        }
+    )
+    with path.open("wb") as file:
+        np.savez(file, meta=np.array(meta), **{name: getattr(records, name) for name in _COLUMNS})
+
+
+def load_records(path: Path) -> Records:
+    """Reads what `save_records` wrote."""
+    with np.load(path) as data:
+        meta = json.loads(str(data["meta"]))
+        columns = {name: data[name] for name in _COLUMNS}
+    return Records(
+        **columns,
+        variants=tuple(meta["variants"]),
+        cpu_s=meta["cpu_s"],
+        window_ns=(meta["window_ns"][0], meta["window_ns"][1]),
+    )
+
+
+def merge(shards: Sequence[Records]) -> Records:
+    """One table from several driver processes; the watched CPU comes from the first one."""
+    names = tuple(sorted({name for shard in shards for name in shard.variants}))
+    columns = {
+        name: np.concatenate([getattr(shard, name) for shard in shards])
+        for name in _COLUMNS
+        if name != "variant"
+    }
+    variant = np.concatenate([_renumber(shard, names) for shard in shards])
+    order = np.argsort(columns["due_ns"], kind="stable")
+    cpu_s = dict(shards[0].cpu_s)
+    cpu_s["driver"] = sum(shard.cpu_s["driver"] for shard in shards)
+    return Records(
+        **{name: column[order] for name, column in columns.items()},
+        variant=variant[order],
+        variants=names,
+        cpu_s=cpu_s,
+        window_ns=shards[0].window_ns,
+    )
+
+
+def _renumber(shard: Records, names: tuple[str, ...]) -> NDArray[np.int32]:
+    table = np.array([names.index(name) for name in shard.variants] + [-1], dtype=np.int32)
+    return table[shard.variant]
