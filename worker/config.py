@@ -1,0 +1,83 @@
+"""Settings of a worker process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Everything a worker can be told.
+
+    `worker_id` empty takes `worker-<pid>`. `listen` is `host:port` (port 0 lets the system
+    choose) or `unix:path`; `advertise` is what the control plane is told to dial when that
+    differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
+    `max_message_bytes` must equal the control plane's. `trace_sample` is the share, 0 to 1, of
+    the caller's sampled items that get a span here.
+    """
+
+    worker_id: str = ""
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    controlplane: str = ""
+    repository: Path = field(
+        default_factory=lambda: Path(os.environ.get("ORCHID_REPOSITORY", "models"))
+    )
+    models: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    intra_op_threads: int = 1
+    spinning: bool = False
+    report_interval_ms: int = 50
+    max_queued_items: int = 256
+    max_message_bytes: int = 64 * 1024 * 1024
+    drain_timeout_ms: int = 10_000
+    warm_budget_ms: int = 1_000
+    otlp_endpoint: str = ""
+    trace_sample: float = 1.0
+    log_level: str = "info"
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the key, the value that came and what is accepted."""
+        for name in (
+            "intra_op_threads",
+            "report_interval_ms",
+            "max_queued_items",
+            "max_message_bytes",
+            "warm_budget_ms",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.drain_timeout_ms < 0:
+            raise ValueError(f"drain_timeout_ms: expected at least 0, got {self.drain_timeout_ms}")
+        if self.report_interval_ms > 50:
+            raise ValueError(
+                f"report_interval_ms: expected at most 50, got {self.report_interval_ms}"
+            )
+        if not 0.0 <= self.trace_sample <= 1.0:
+            raise ValueError(f"trace_sample: expected 0 to 1, got {self.trace_sample}")
+        _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
+        _check_choice("log_format", self.log_format, ("text", "json"))
+        _check_address("listen", self.listen)
+        for name in ("advertise", "controlplane"):
+            if getattr(self, name):
+                _check_address(name, getattr(self, name))
+
+
+def _check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:
+    if value not in accepted:
+        raise ValueError(f"{name}: expected one of {', '.join(accepted)}, got {value!r}")
+
+
+def _check_address(name: str, value: str) -> None:
+    """`host:port`, `[v6]:port` or `unix:path`."""
+    if value.startswith("unix:"):
+        if len(value) > len("unix:"):
+            return
+    else:
+        host, _, port = value.rpartition(":")
+        if host and port.isdigit() and int(port) <= 65535:
+            return
+    raise ValueError(f"{name}: expected host:port or unix:path, got {value!r}")

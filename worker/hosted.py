@@ -1,0 +1,145 @@
+"""One model as the host holds it, and the snapshots it shows to others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from worker.errors import ModelLoadError
+from worker.execution import Session
+from worker.models.manifest import FileRef, Manifest, Variant
+from worker.profile import VariantProfile
+
+
+class ModelState(Enum):
+    """Where a model is between its files and its answers."""
+
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    FAILED = "failed"
+    UNLOADING = "unloading"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSnapshot:
+    """One variant as it was at one moment; `resident_bytes` is what its files map."""
+
+    variant: Variant
+    ready: bool
+    profile: VariantProfile | None
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSnapshot:
+    """One model as it was at one moment; `progress` runs from 0 to 1 while it loads or warms."""
+
+    manifest: Manifest
+    digest: str
+    folder: Path
+    state: ModelState
+    progress: float
+    failure: str
+    variants: tuple[VariantSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVariant:
+    """A session that can run; `vocabulary` bounds its token ids, 0 when unknown."""
+
+    variant: Variant
+    session: Session
+    vocabulary: int
+    resident_bytes: int
+    profile: VariantProfile | None = None
+
+
+@dataclass(slots=True)
+class HostedModel:
+    """A model the host was told to hold; guarded by the host's lock."""
+
+    manifest: Manifest
+    folder: Path
+    wanted: tuple[Variant, ...]
+    state: ModelState = ModelState.LOADING
+    progress: float = 0.0
+    failure: str = ""
+    loaded: dict[str, LoadedVariant] = field(default_factory=dict)
+    # The manifest does not change while it is held, and its digest costs a hash.
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        self.digest = self.manifest.digest
+
+    def snapshot(self) -> ModelSnapshot:
+        """The model as it is now, with every variant it was told to hold."""
+        return ModelSnapshot(
+            manifest=self.manifest,
+            digest=self.digest,
+            folder=self.folder,
+            state=self.state,
+            progress=self.progress,
+            failure=self.failure,
+            variants=tuple(self._variant(variant) for variant in self.wanted),
+        )
+
+    def _variant(self, variant: Variant) -> VariantSnapshot:
+        loaded = self.loaded.get(variant.name)
+        usable = self.state is not ModelState.UNLOADING and loaded is not None
+        return VariantSnapshot(
+            variant=variant,
+            ready=usable,
+            profile=loaded.profile if loaded else None,
+            resident_bytes=loaded.resident_bytes if loaded else 0,
+        )
+
+
+def variant_files(folder: Path, manifest: Manifest, variant: Variant) -> Mapping[str, FileRef]:
+    """The files a variant maps: its graph, and every weight file that the graph names.
+
+    A graph names its external data by paths relative to itself. Raises ModelLoadError
+    when a file is missing or has not the size the manifest gives.
+    """
+    graph = folder / variant.graph
+    try:
+        content = graph.read_bytes()
+    except OSError as error:
+        raise ModelLoadError(f"cannot read {graph}: {error.strerror}") from None
+    others = {other.graph for other in manifest.variants}
+    others |= {ref.path for ref in manifest.tokenizers.values()}
+    weights = (path for path in manifest.files if path not in others)
+    named = [path for path in weights if _seen_from(graph.parent, folder / path) in content]
+    found = {path: manifest.files[path] for path in (variant.graph, *named)}
+    for path, ref in found.items():
+        size = (folder / path).stat().st_size if (folder / path).is_file() else -1
+        if size != ref.size:
+            got = "no such file" if size < 0 else f"{size} bytes"
+            raise ModelLoadError(f"{folder / path}: expected {ref.size} bytes, got {got}")
+    return found
+
+
+def _seen_from(start: Path, file: Path) -> bytes:
+    ups = 0
+    while not file.is_relative_to(start):
+        start, ups = start.parent, ups + 1
+    return ("../" * ups + file.relative_to(start).as_posix()).encode()
+
+
+def vocabulary_size(folder: Path, manifest: Manifest, variant: Variant) -> int:
+    """One more than the highest token id of a variant's tokenizer; 0 for the tensor layout.
+
+    Raises ModelLoadError when the tokenizer cannot be read.
+    """
+    if not variant.tokenizer:
+        return 0
+    path = folder / manifest.tokenizers[variant.tokenizer].path
+    try:
+        ids = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True).values()
+    except Exception as error:  # the library raises plain Exception
+        raise ModelLoadError(f"cannot read tokenizer {path}: {error}") from None
+    return max(ids, default=-1) + 1

@@ -1,0 +1,369 @@
+"""The engine loop: one thread that runs batches, and the bounded queue before it.
+
+The state belongs to one lock. Batches are submitted, cancelled and expired from the event
+loop; the engine thread takes, runs and finishes them; outcomes go back to the event loop,
+all that are ready in one wake-up.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from worker.errors import EngineFault, InvalidInput, RunTerminated, WorkerError
+from worker.jobs import Call, Job, Place, Token
+from worker.records import Batch, BatchOutcome, Execution, Item, ItemOutcome, LoopState
+from worker.refusals import Cancelled, Expired, Unavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long background calls let batches pass before one of them runs.
+_PATIENCE_NS = 100_000_000
+
+CANCELLED = Cancelled("the caller took the item back")
+EXPIRED_WAITING = Expired("the deadline passed before the run began")
+EXPIRED_RUNNING = Expired("the deadline passed during the run, which was terminated")
+DRAINING = Unavailable("the worker is draining and takes no new work")
+ABANDONED = Unavailable("the worker ended before the item was answered")
+
+
+class Runner(Protocol):
+    """Executes items of one variant; called on the engine thread only."""
+
+    def run(self, model: str, variant: str, items: Collection[Item], token: Token) -> Execution:
+        """Returns one outcome an item; raises WorkerError when none of them has an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Monotonic time, and the CPU time that a run is charged, in nanoseconds."""
+
+    now_ns: Callable[[], int]
+    cpu_ns: Callable[[], int]
+
+
+class EngineLoop:
+    """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
+
+    `bound` is the exact number of items that may wait. `wake` schedules a callback on the
+    event loop (`call_soon_threadsafe`); sinks are called there.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        bound: int,
+        clocks: Clocks,
+        make_token: Callable[[], Token],
+        wake: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._runner = runner
+        self._bound = bound
+        self._clocks = clocks
+        self._make_token = make_token
+        self._wake = wake
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        self._lock = threading.Lock()
+        # Everything below is guarded by the lock.
+        self._queue: OrderedDict[Job | Call, None] = OrderedDict()
+        self._background: deque[Call] = deque()
+        self._running: Job | None = None
+        self._finished: list[tuple[Job, BatchOutcome]] = []
+        self._signalled = False
+        self._asleep = False
+        self._draining = False
+        self._stopping = False
+        self._queued_items = 0
+        self._running_items = 0
+        self._completed_items = 0
+        self._run_cpu_ns = 0
+        self._expired_items_executed = 0
+        # Called on the event loop when nothing is queued, running or undelivered.
+        self._idle_callbacks: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Starts the engine thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends what is left with Unavailable and joins the engine thread."""
+        self.abandon()
+        with self._lock:
+            self._stopping = True
+            calls = [entry for entry in self._queue if isinstance(entry, Call)]
+            calls += self._background
+            self._queue.clear()
+            self._background.clear()
+        for call in calls:
+            call.future.cancel()
+        self._wakeups.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, batch: Batch, sink: Callable[[BatchOutcome], None]) -> Job:
+        """Queues a batch; whatever happens, `sink` gets exactly one outcome for it, later.
+
+        A batch that would exceed the bound, or that comes while draining, ends Unavailable.
+        """
+        job = Job(batch, sink)
+        with self._lock:
+            refusal = self._refusal(job)
+            if refusal is not None:
+                job.end_all(refusal)
+            if job.live == 0:
+                self._finish_unrun(job)
+                return job
+            self._queue[job] = None
+            self._queued_items += job.live
+            self._rouse()
+        return job
+
+    def refuse(
+        self, batch: Batch, sink: Callable[[BatchOutcome], None], reason: WorkerError
+    ) -> Job:
+        """Answers every item of a batch with `reason` without queueing it."""
+        job = Job(batch, sink)
+        job.end_all(reason)
+        with self._lock:
+            self._finish_unrun(job)
+        return job
+
+    def cancel(self, job: Job, item_ids: Collection[int] | None = None) -> None:
+        """Drops the named items, or all; a run ends when none of its items is wanted."""
+        with self._lock:
+            self._end_items(job, item_ids, CANCELLED)
+
+    def expire(self, now_ns: int) -> int | None:
+        """Ends batches whose items are all past their deadline, waiting or running.
+
+        Returns the time at which the next batch will be, or None when there is none.
+        """
+        following: int | None = None
+        with self._lock:
+            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
+            if self._running is not None and self._running.live:
+                jobs.append(self._running)
+            for job in jobs:
+                due = job.last_deadline_ns()
+                if due <= now_ns:
+                    waiting = job.place is Place.QUEUED
+                    self._end_items(job, None, EXPIRED_WAITING if waiting else EXPIRED_RUNNING)
+                elif following is None or due < following:
+                    following = due
+        return following
+
+    def call(self, function: Callable[[], T], *, in_turn: bool = False) -> Future[T]:
+        """Runs a function on the engine thread.
+
+        With `in_turn` it waits for the batches queued before it and no others; otherwise
+        it runs when no batch waits, or once it has let them pass for long enough.
+        """
+        future: Future[T] = Future()
+        entry = Call(function, future, self._clocks.now_ns())
+        with self._lock:
+            if self._stopping:
+                future.cancel()
+                return future
+            if in_turn:
+                self._queue[entry] = None
+            else:
+                self._background.append(entry)
+            self._rouse()
+        return future
+
+    def drain(self) -> int:
+        """Refuses work from now on; returns the number of items still to be answered."""
+        with self._lock:
+            self._draining = True
+            return self._queued_items + self._running_items
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back once, on the event loop, when every accepted item has its outcome."""
+        with self._lock:
+            self._idle_callbacks.append(callback)
+            self._signal()
+
+    def abandon(self) -> int:
+        """Ends every item that waits or runs with Unavailable; returns how many those were."""
+        with self._lock:
+            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
+            if self._running is not None:
+                jobs.append(self._running)
+            return sum(self._end_items(job, None, ABANDONED) for job in jobs)
+
+    def state(self) -> LoopState:
+        """The counts at this moment."""
+        with self._lock:
+            return LoopState(
+                queued_items=self._queued_items,
+                running_items=self._running_items,
+                draining=self._draining,
+                completed_items=self._completed_items,
+                run_cpu_ns=self._run_cpu_ns,
+                expired_items_executed=self._expired_items_executed,
+            )
+
+    def _refusal(self, job: Job) -> WorkerError | None:
+        if self._draining:
+            return DRAINING
+        if job.live > self._bound:
+            return InvalidInput(
+                f"a batch of {job.live} items can never wait here; at most {self._bound} may"
+            )
+        if self._queued_items + job.live > self._bound:
+            return Unavailable(
+                f"the worker is full: {self._queued_items} of {self._bound} items wait"
+            )
+        return None
+
+    def _end_items(self, job: Job, item_ids: Collection[int] | None, reason: WorkerError) -> int:
+        """Ends items of a job; when none is left it is finished, or its run terminated."""
+        if job.place is Place.DONE:
+            return 0
+        ended = job.end_all(reason) if item_ids is None else job.end(item_ids, reason)
+        if job.place is Place.QUEUED:
+            self._queued_items -= ended
+            if job.live == 0:
+                del self._queue[job]
+                self._finish_unrun(job)
+        elif ended and job.live == 0 and job.token is not None:
+            job.token.terminate()
+        return ended
+
+    def _finish_unrun(self, job: Job) -> None:
+        now = self._clocks.now_ns()
+        endings = tuple(ending for ending in job.endings if ending is not None)
+        self._finish(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0))
+
+    def _finish(self, job: Job, outcome: BatchOutcome) -> None:
+        job.place = Place.DONE
+        job.token = None
+        self._finished.append((job, outcome))
+        self._signal()
+
+    def _signal(self) -> None:
+        if not self._signalled:
+            self._signalled = True
+            self._wake(self._deliver)
+
+    def _deliver(self) -> None:
+        """Hands finished batches to their sinks; runs on the event loop."""
+        with self._lock:
+            finished, self._finished = self._finished, []
+            self._signalled = False
+        for job, outcome in finished:
+            job.sink(outcome)
+        if self._idle_callbacks:
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        with self._lock:
+            if self._queued_items or self._running_items or self._finished:
+                return
+            callbacks, self._idle_callbacks = self._idle_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def _rouse(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._wakeups.put(None)
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                if self._stopping:
+                    return
+                entry = self._take()
+                self._asleep = entry is None
+                run = self._begin(entry) if isinstance(entry, Job) else None
+            if run is not None:
+                self._run(*run)
+            elif isinstance(entry, Call):
+                entry.run()
+            elif entry is None:
+                self._wakeups.get()
+            # A finished batch must not live on in this frame while the thread sleeps.
+            entry = run = None
+
+    def _take(self) -> Job | Call | None:
+        if self._background and (
+            not self._queue or self._clocks.now_ns() - self._background[0].since_ns > _PATIENCE_NS
+        ):
+            return self._background.popleft()
+        return self._queue.popitem(last=False)[0] if self._queue else None
+
+    def _begin(self, job: Job) -> tuple[Job, Token, list[int], int] | None:
+        """Moves a job to the engine; its items that are too late end here, unexecuted.
+
+        Returns what `_run` takes, or None when nothing of the job is left to run.
+        """
+        started_ns = self._clocks.now_ns()
+        self._queued_items -= job.live
+        job.end_late(started_ns, EXPIRED_WAITING)
+        if job.live == 0:
+            self._finish_unrun(job)
+            return None
+        job.place = Place.RUNNING
+        job.token = token = self._make_token()
+        self._running = job
+        self._running_items = job.live
+        return job, token, job.live_indices(), started_ns
+
+    def _run(self, job: Job, token: Token, indices: list[int], started_ns: int) -> None:
+        items = [job.batch.items[index] for index in indices]
+        cpu_before = self._clocks.cpu_ns()
+        execution = self._execute(job.batch, items, token)
+        cpu_ns = self._clocks.cpu_ns() - cpu_before
+        ended_ns = self._clocks.now_ns()
+        with self._lock:
+            outcomes: list[ItemOutcome | None] = list(job.endings)
+            for index, outcome in zip(indices, execution.outcomes, strict=True):
+                if outcomes[index] is None:
+                    outcomes[index] = outcome
+                    self._completed_items += not isinstance(outcome, WorkerError)
+            self._running = None
+            self._running_items = 0
+            self._run_cpu_ns += cpu_ns
+            self._expired_items_executed += sum(i.deadline_ns <= started_ns for i in items)
+            self._finish(
+                job,
+                BatchOutcome(
+                    job.batch,
+                    tuple(outcome for outcome in outcomes if outcome is not None),
+                    started_ns,
+                    ended_ns,
+                    cpu_ns,
+                    execution.tokens,
+                    len(items),
+                ),
+            )
+
+    def _execute(self, batch: Batch, items: list[Item], token: Token) -> Execution:
+        """Runs items; an error that concerns all of them becomes the outcome of each."""
+        error: WorkerError
+        try:
+            return self._runner.run(batch.model, batch.variant, items, token)
+        except RunTerminated:
+            # Who terminated it has ended the items already, so this reaches nobody.
+            error = ABANDONED
+        except WorkerError as raised:
+            error = raised
+        except Exception as raised:
+            # The thread outlives a fault of ours; where it happened is logged, the text that
+            # may quote content is not.
+            frames = "".join(traceback.format_tb(raised.__traceback__))
+            log.error("run failed with %s at\n%s", type(raised).__name__, frames)
+            error = EngineFault(f"the worker failed with {type(raised).__name__}")
+        return Execution((error,) * len(items), 0)

@@ -1,0 +1,25 @@
+"""Why the worker did not answer an item, beyond what the engine itself can say."""
+
+from __future__ import annotations
+
+from worker.errors import ModelLoadError, WorkerError
+
+
+class Expired(WorkerError):
+    """The item's deadline passed; it was not run, or its run was terminated."""
+
+
+class Cancelled(WorkerError):
+    """The caller took the item back or went away."""
+
+
+class NotFound(WorkerError):
+    """No such model or variant; the text names what was sent and what there is."""
+
+
+class Unavailable(WorkerError):
+    """Not now: the worker is full, drains, or the model is not ready."""
+
+
+class InsufficientMemory(ModelLoadError):
+    """A load that cannot fit; the text has the bytes needed and the bytes there are."""
