@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 
+from deploy.cpu_plan import read_cpu_plan
+
 SCHEMA = 1
 _PACKAGES = ("onnxruntime", "grpcio", "numpy", "protobuf", "tokenizers", "uvloop")
 
@@ -75,7 +77,7 @@ def host_facts() -> HostFacts:
     return HostFacts(
         cpu_model=_cpu_model(),
         cores=os.cpu_count() or 1,
-        cores_granted=len(os.sched_getaffinity(0)),
+        cores_granted=read_cpu_plan().granted,
         memory_mib=psutil.virtual_memory().total >> 20,
         kernel=platform.release(),
         python=platform.python_version(),

@@ -37,9 +37,8 @@ def _service(
     ready: Ready,
 ) -> Coroutine[Any, Any, None]:
     if service == "controlplane":
-        from controlplane.config import ControlPlaneConfig
-
         from controlplane import __main__ as controlplane
+        from controlplane.config import ControlPlaneConfig
 
         return controlplane.run(
             load_config(ControlPlaneConfig, service, config, env, overrides), ready=ready

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import cast
 
 import grpc
 import numpy as np
@@ -35,8 +36,8 @@ class Server(inference_pb2_grpc.InferenceServicer):
     async def Infer(
         self, request: inference_pb2.InferRequest, context: Context
     ) -> inference_pb2.InferResponse:
-        remaining = context.time_remaining()
-        if remaining < 1e6:
+        remaining = cast("float | None", context.time_remaining())
+        if remaining is not None:
             self.deadlines.append(remaining)
         await self.gate.wait()
         if self.refuse:
