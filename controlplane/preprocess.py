@@ -40,6 +40,7 @@ class _Encoder:
     name: str
     tokenizer: Tokenizer
     max_tokens: int
+    vocabulary: int
 
 
 _Encoded = tuple[dict[str, bytes], dict[str, tuple[int, ...]]]
@@ -76,14 +77,26 @@ class Preprocessor:
         has more tokens than any variant takes; Refused when the pool is full;
         Unavailable while no worker has sent the model's tokenizers.
         """
+        encoded = self.tokenize_now(model, texts)
+        if encoded is not None:
+            return encoded
+        encoders = self._plan(model)
+        return _checked(model, encoders, await self._in_pool(encoders, texts))
+
+    def tokenize_now(
+        self, model: ModelInfo, texts: Sequence[str]
+    ) -> tuple[TokenPayload, Mapping[str, Shape]] | None:
+        """Like `tokenize` at once, for short texts; None when they need a thread."""
         if not texts:
             raise InvalidRequest(f"model {model.name!r} needs at least one text, got none")
+        if sum(map(len, texts)) > INLINE_CHARACTERS:
+            return None
         encoders = self._plan(model)
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            encoded = _encode(encoders, texts)
-        else:
-            encoded = await self._in_pool(encoders, texts)
-        return _checked(model, encoders, encoded)
+        return _checked(model, encoders, _encode(encoders, texts))
+
+    def vocabulary(self, model: ModelInfo, tokenizer: str) -> int:
+        """One more than the highest id of a tokenizer; 0 when no ready variant uses it."""
+        return next((e.vocabulary for e in self._plan(model) if e.name == tokenizer), 0)
 
     def saturation(self) -> Saturation:
         """How full the pool is now."""
@@ -129,7 +142,7 @@ class Preprocessor:
         if not longest:
             raise Unavailable(f"no variant of model {model.name!r} is ready to take text")
         encoders = tuple(
-            _Encoder(name, self._tokenizer(model.name, name, hashes.get(name, "")), limit)
+            _encoder(name, self._tokenizer(model.name, name, hashes.get(name, "")), limit)
             for name, limit in longest.items()
         )
         self._plans[model.name] = (model, encoders)
@@ -148,6 +161,11 @@ class Preprocessor:
         tokenizer.no_padding()
         self._tokenizers[sha256] = tokenizer
         return tokenizer
+
+
+def _encoder(name: str, tokenizer: Tokenizer, max_tokens: int) -> _Encoder:
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    return _Encoder(name, tokenizer, max_tokens, highest + 1)
 
 
 def _encode(encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:
