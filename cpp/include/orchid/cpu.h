@@ -1,0 +1,30 @@
+// What this CPU can do, asked once at run time. Thread-safe.
+#pragma once
+
+#include <string>
+
+namespace orchid {
+
+enum class Simd { kPortable, kAvx2 };
+
+// The best kernel set this CPU and its operating system allow.
+Simd DetectSimd();
+
+const char* Name(Simd simd);
+
+// True when 512-bit FMA may be used (only the FMA rate measurement asks).
+bool HasAvx512();
+
+// The marketing name ("AMD EPYC ..."), or the architecture where there is none.
+std::string CpuModel();
+
+// A short stable name of everything that makes compiled weights and timings portable between two
+// machines: vendor, family, model and instruction sets, e.g. "amd-25-17-avx512vnni".
+std::string MachineClass();
+
+// One thread's fused multiply-add rate in GFLOP/s (a multiply-add counts two), the best of the
+// vector widths available, over about `seconds` of busy work. Throws InvalidInput unless
+// 0 < seconds <= 60.
+double MeasureFmaRate(double seconds);
+
+}  // namespace orchid

@@ -1,0 +1,17 @@
+// The only way to ONNX Runtime's headers. Its functions come from the library InitRuntime opened.
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+namespace orchid {
+
+// The process-wide environment. Throws LoadError before InitRuntime has succeeded.
+Ort::Env& OrtEnvironment();
+
+// Adds the "orchid" custom-op domain to `options`.
+void AddCustomOps(Ort::SessionOptions& options);
+
+// Builds the domain; called once, after the API is set.
+void MakeCustomOps();
+
+}  // namespace orchid

@@ -1,0 +1,168 @@
+#include "orchid/session.h"
+
+#include <utility>
+
+#include "orchid/error.h"
+#include "orchid/feeds.h"
+#include "ort/api.h"
+#include "ort/elements.h"
+#include "ort/run_token_state.h"
+#include "ort/session_options.h"
+
+namespace orchid {
+namespace {
+
+TensorSpec MakeSpec(const char* role, std::string name, const Ort::TypeInfo& info) {
+  if (info.GetONNXType() != ONNX_TYPE_TENSOR) {
+    throw LoadError(std::string(role) + " '" + name +
+                    "' is not a tensor; the engine serves tensors");
+  }
+  const auto tensor = info.GetTensorTypeAndShapeInfo();
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.dtype = FromOrt(tensor.GetElementType());
+  if (spec.dtype == DType::kOther) {
+    throw LoadError(std::string(role) + " '" + spec.name + "' has ONNX element type " +
+                    std::to_string(tensor.GetElementType()) + ", which the engine does not serve");
+  }
+  spec.shape = tensor.GetShape();
+  std::vector<const char*> names(spec.shape.size());
+  tensor.GetSymbolicDimensions(names.data(), names.size());
+  spec.dim_names.assign(names.begin(), names.end());
+  return spec;
+}
+
+}  // namespace
+
+struct Session::Impl {
+  Ort::Session session{nullptr};
+  Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+  std::vector<const char*> input_names;
+  std::vector<const char*> output_names;
+
+  void ReadSignature() {
+    Ort::AllocatorWithDefaultOptions allocator;
+    for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
+      inputs.push_back(MakeSpec("input", session.GetInputNameAllocated(i, allocator).get(),
+                                session.GetInputTypeInfo(i)));
+    }
+    for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
+      outputs.push_back(MakeSpec("output", session.GetOutputNameAllocated(i, allocator).get(),
+                                 session.GetOutputTypeInfo(i)));
+    }
+    for (const TensorSpec& spec : inputs) input_names.push_back(spec.name.c_str());
+    for (const TensorSpec& spec : outputs) output_names.push_back(spec.name.c_str());
+  }
+
+  Ort::Value Borrow(DType dtype, const std::vector<std::int64_t>& shape, void* data) const {
+    return Ort::Value::CreateTensor(memory, data, ElementCount(shape) * ItemSize(dtype),
+                                    shape.data(), shape.size(), ToOrt(dtype));
+  }
+
+  Ort::Value MakeInput(const Feed& feed) const {
+    if (feed.dtype != DType::kString) {
+      return Borrow(feed.dtype, feed.shape, const_cast<void*>(feed.data));
+    }
+    Ort::AllocatorWithDefaultOptions allocator;
+    Ort::Value value = Ort::Value::CreateTensor(allocator, feed.shape.data(), feed.shape.size(),
+                                                ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+    std::vector<const char*> texts;
+    texts.reserve(feed.strings->size());
+    for (std::size_t i = 0; i < feed.strings->size(); ++i) {
+      const std::string& text = (*feed.strings)[i];
+      text.copy(value.GetResizedStringTensorElementBuffer(i, text.size()), text.size());
+    }
+    return value;
+  }
+};
+
+namespace {
+
+Output MakeOutput(const std::string& name, Ort::Value value, int preallocated) {
+  Output output;
+  output.name = name;
+  output.preallocated = preallocated;
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  output.dtype = FromOrt(info.GetElementType());
+  output.shape = info.GetShape();
+  if (output.dtype == DType::kString) {
+    output.strings.reserve(info.GetElementCount());
+    for (std::size_t i = 0; i < info.GetElementCount(); ++i) {
+      output.strings.push_back(value.GetStringTensorElement(i));
+    }
+    return output;
+  }
+  output.data = value.GetTensorMutableRawData();
+  if (preallocated < 0) output.owner = std::make_shared<Ort::Value>(std::move(value));
+  return output;
+}
+
+[[noreturn]] void RethrowRunFailure(const Ort::Exception& e, const RunToken* token) {
+  if (token != nullptr && token->terminated()) throw RunTerminated("the run was terminated");
+  // Values the graph itself refuses (an index out of range, offsets that do not fit the rows).
+  if (e.GetOrtErrorCode() == ORT_INVALID_ARGUMENT) throw InvalidInput(e.what());
+  throw EngineFault(e.what());
+}
+
+}  // namespace
+
+Session::Session(const std::string& path, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  Ort::Env& environment = OrtEnvironment();
+  try {
+    impl_->session = Ort::Session(environment, path.c_str(), MakeOrtOptions(options));
+    impl_->ReadSignature();
+  } catch (const Ort::Exception& e) {
+    throw LoadError("cannot load " + path + ": " + e.what());
+  }
+}
+
+Session::~Session() = default;
+
+const std::vector<TensorSpec>& Session::inputs() const { return impl_->inputs; }
+const std::vector<TensorSpec>& Session::outputs() const { return impl_->outputs; }
+
+std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
+                                 const std::vector<Destination>& destinations,
+                                 RunToken* token) const {
+  const std::vector<const Feed*> chosen = SelectFeeds(impl_->inputs, feeds);
+  std::vector<int> destination_of(impl_->outputs.size(), -1);
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    const int output = FindSpec(impl_->outputs, destinations[i].name);
+    if (output < 0) continue;
+    CheckDestination(impl_->outputs[static_cast<std::size_t>(output)], destinations[i]);
+    destination_of[static_cast<std::size_t>(output)] = static_cast<int>(i);
+  }
+  try {
+    std::vector<Ort::Value> inputs;
+    inputs.reserve(chosen.size());
+    for (const Feed* feed : chosen) inputs.push_back(impl_->MakeInput(*feed));
+    std::vector<Ort::Value> outputs;
+    outputs.reserve(destination_of.size());
+    for (const int index : destination_of) {
+      if (index < 0) {
+        outputs.emplace_back(nullptr);
+        continue;
+      }
+      const Destination& to = destinations[static_cast<std::size_t>(index)];
+      outputs.push_back(impl_->Borrow(to.dtype, to.shape, to.data));
+    }
+    Ort::RunOptions options;
+    const TokenAttachment attachment(token, options);
+    impl_->session.Run(options, impl_->input_names.data(), inputs.data(), inputs.size(),
+                       impl_->output_names.data(), outputs.data(), outputs.size());
+    std::vector<Output> results;
+    results.reserve(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      results.push_back(
+          MakeOutput(impl_->outputs[i].name, std::move(outputs[i]), destination_of[i]));
+    }
+    return results;
+  } catch (const Ort::Exception& e) {
+    RethrowRunFailure(e, token);
+  }
+}
+
+}  // namespace orchid

@@ -1,0 +1,104 @@
+"""Tiny ONNX graphs for the engine's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import ModelProto, NodeProto, TensorProto, checker, helper, save
+from onnx.helper import make_node, make_tensor_value_info
+
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("orchid", 1)]
+
+
+def value(name: str, kind: int, *shape: int | str | None) -> object:
+    return make_tensor_value_info(name, kind, list(shape))
+
+
+def model(
+    nodes: list[NodeProto],
+    inputs: list[object],
+    outputs: list[object],
+    initializers: list[TensorProto] | None = None,
+) -> ModelProto:
+    graph = helper.make_graph(nodes, "test", inputs, outputs, initializers or [])
+    return helper.make_model(graph, opset_imports=OPSETS, ir_version=8)
+
+
+def write(path: Path, proto: ModelProto) -> Path:
+    if all(node.domain == "" for node in proto.graph.node):
+        checker.check_model(proto)
+    save(proto, str(path))
+    return path
+
+
+def identity(path: Path, kind: int, *shape: int | str | None) -> Path:
+    nodes = [make_node("Identity", ["x"], ["y"])]
+    return write(path, model(nodes, [value("x", kind, *shape)], [value("y", kind, *shape)]))
+
+
+def adder(path: Path) -> Path:
+    """y = a + b over [n, 3] floats."""
+    nodes = [make_node("Add", ["a", "b"], ["y"])]
+    kind = TensorProto.FLOAT
+    inputs = [value("a", kind, "n", 3), value("b", kind, "n", 3)]
+    return write(path, model(nodes, inputs, [value("y", kind, "n", 3)]))
+
+
+def long_loop(path: Path) -> Path:
+    """y = x after `count` rounds of a loop: as slow as one likes, and interruptible."""
+    body = helper.make_graph(
+        [
+            make_node("Identity", ["keep"], ["keep_out"]),
+            make_node("Add", ["carried", "one"], ["carried_out"]),
+        ],
+        "body",
+        [
+            value("round", TensorProto.INT64),
+            value("keep", TensorProto.BOOL),
+            value("carried", TensorProto.FLOAT, "n"),
+        ],
+        [value("keep_out", TensorProto.BOOL), value("carried_out", TensorProto.FLOAT, "n")],
+    )
+    nodes = [make_node("Loop", ["count", "", "x"], ["y"], body=body)]
+    return write(
+        path,
+        model(
+            nodes,
+            [value("x", TensorProto.FLOAT, "n"), value("count", TensorProto.INT64)],
+            [value("y", TensorProto.FLOAT, "n")],
+            [helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])],
+        ),
+    )
+
+
+def attention(
+    path: Path, heads: int, head_dim: int, *, bias_reach: int = 0, **attrs: float
+) -> Path:
+    width = heads * head_dim
+    inputs = [
+        value("qkv", TensorProto.FLOAT, "tokens", 3 * width),
+        value("row_offsets", TensorProto.INT32, "sequences_plus_one"),
+    ]
+    if bias_reach:
+        inputs.append(value("bias", TensorProto.FLOAT, heads, 2 * bias_reach - 1))
+    names = ["qkv", "row_offsets"] + (["bias"] if bias_reach else [])
+    nodes = [make_node("RaggedAttention", names, ["y"], domain="orchid", num_heads=heads, **attrs)]
+    return write(path, model(nodes, inputs, [value("y", TensorProto.FLOAT, "tokens", width)]))
+
+
+def pooling(path: Path, width: int) -> Path:
+    """positions of input_ids, and the mean of x for each sequence."""
+    nodes = [
+        make_node("RaggedPositions", ["input_ids", "row_offsets"], ["positions"], domain="orchid"),
+        make_node("RaggedMean", ["x", "row_offsets"], ["mean"], domain="orchid"),
+    ]
+    inputs = [
+        value("input_ids", TensorProto.INT64, "tokens"),
+        value("x", TensorProto.FLOAT, "tokens", width),
+        value("row_offsets", TensorProto.INT32, "sequences_plus_one"),
+    ]
+    outputs = [
+        value("positions", TensorProto.INT64, "tokens"),
+        value("mean", TensorProto.FLOAT, "sequences", width),
+    ]
+    return write(path, model(nodes, inputs, outputs))

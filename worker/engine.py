@@ -1,0 +1,126 @@
+"""Models on ONNX Runtime, through the compiled engine.
+
+The extension opens the `libonnxruntime` that lies inside the installed onnxruntime wheel, so one
+version exists in the process by construction. This module is its only importer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worker import _engine
+from worker.errors import ModelLoadError
+
+RunToken = _engine.RunToken
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One declared input or output: `dtype` is object for strings, `shape` has -1 where free."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeInfo:
+    """The ONNX Runtime in this process and the CPU it runs on."""
+
+    library_path: str
+    library_version: str
+    header_api_version: int
+    simd: str
+    cpu_model: str
+
+
+class Session:
+    """One loaded model. Safe to run from several threads at once.
+
+    `intra_op_threads` counts the calling thread. `spinning` lets idle pool threads busy-wait.
+    Raises `ModelLoadError` when the file or graph cannot be served.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        intra_op_threads: int = 1,
+        spinning: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        runtime_info()
+        if not path.is_file():
+            raise ModelLoadError(f"cannot load {path}: there is no such file")
+        self._session = _engine.Session(
+            str(path),
+            intra_op_threads=intra_op_threads,
+            spinning=spinning,
+            optimize=True,
+            config=dict(config or {}),
+            save_optimized_to="",
+        )
+        self.inputs = tuple(_spec(*item) for item in self._session.inputs)
+        self.outputs = tuple(_spec(*item) for item in self._session.outputs)
+
+    def run(
+        self,
+        feeds: Mapping[str, NDArray[Any]],
+        outputs: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        token: RunToken | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Run the graph once, with the GIL released, and return every output by name.
+
+        `feeds` may hold more than the model takes; the rest is ignored. Contiguous arrays are read
+        in place and must not change meanwhile; string tensors are object arrays of str or bytes and
+        come back as str. Arrays in `outputs` are written in place and returned.
+
+        Raises:
+            InvalidInput: a tensor is missing, or its dtype, rank, shape or values do not fit.
+            RunTerminated: `token` fired before the end.
+            EngineFault: ONNX Runtime failed.
+        """
+        given = None if outputs is None else dict(outputs)
+        return self._session.run(dict(feeds), given, token)
+
+
+@lru_cache(maxsize=1)
+def runtime_info() -> RuntimeInfo:
+    """Open the wheel's library on first use; raises `ModelLoadError` when it does not fit."""
+    path, version, api = _engine.init_runtime(str(_library_path()))
+    return RuntimeInfo(path, version, api, _engine.simd(), _engine.cpu_model())
+
+
+def measure_fma_rate(seconds: float) -> float:
+    """One thread's peak fp32 multiply-add rate in GFLOP/s, measured for about `seconds`."""
+    return _engine.measure_fma_rate(seconds)
+
+
+def machine_class() -> str:
+    """A short name for CPUs on which timings and prepared weights are interchangeable."""
+    return _engine.machine_class()
+
+
+def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(name, np.dtype(object if dtype == "string" else dtype), shape)
+
+
+def _library_path() -> Path:
+    # Found without importing onnxruntime, whose own extension would load a second copy.
+    spec = importlib.util.find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
+        raise ModelLoadError("the onnxruntime package is not installed; pip install onnxruntime")
+    capi = Path(spec.origin).parent / "capi"
+    libraries = sorted(capi.glob("libonnxruntime.so*"))
+    if not libraries:
+        raise ModelLoadError(f"{capi} holds no libonnxruntime.so; reinstall onnxruntime")
+    return libraries[-1]
