@@ -1,0 +1,107 @@
+"""Composition root of the worker process: clocks and generators are made here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import uvloop
+
+from worker.app import Means, WorkerApp
+from worker.config import WorkerConfig
+from worker.errors import WorkerError
+from worker.loop import Clocks
+from worker.meter import LoadMeter, host_times
+from worker.telemetry import start_logging, start_tracing
+
+log = logging.getLogger("worker")
+
+# The engine thread must not wait 5 ms, Python's default, for a busy event loop.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+def make_means(config: WorkerConfig) -> Means:
+    """The process's clocks, meter, tracing and generator."""
+    # One thread runs everything unless the engine has a pool of its own.
+    cpu_ns = time.thread_time_ns if config.intra_op_threads == 1 else time.process_time_ns
+    process = psutil.Process()
+    return Means(
+        clocks=Clocks(now_ns=time.monotonic_ns, cpu_ns=cpu_ns),
+        meter=LoadMeter(
+            now_ns=time.monotonic_ns,
+            process_cpu_ns=time.process_time_ns,
+            host=host_times,
+            resident_bytes=lambda: int(process.memory_info().rss),
+            throttled_periods=lambda: 0,
+        ),
+        tracing=start_tracing(
+            config.otlp_endpoint,
+            config.worker_id,
+            config.trace_sample,
+            time.time_ns() - time.monotonic_ns(),
+        ),
+        generator=np.random.default_rng(),
+    )
+
+
+async def run(
+    config: WorkerConfig,
+    *,
+    ready: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serves until `stop` is set, then drains, or until a Drain call asks to exit.
+
+    `ready` is called with the bound address once the server answers; models may still load.
+    """
+    app = WorkerApp(config, make_means(config))
+    try:
+        address = await app.start()
+        if ready is not None:
+            ready(address)
+        stop = stop or asyncio.Event()
+        ends = [asyncio.create_task(app.wait()), asyncio.create_task(stop.wait())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        if stop.is_set():
+            report = await app.drain(config.drain_timeout_ms / 1e3)
+            log.info(
+                "drained finished=%d abandoned=%d", report.finished_items, report.abandoned_items
+            )
+    finally:
+        await app.stop()
+
+
+async def _run_until_signal(config: WorkerConfig, ready: Callable[[str], None] | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(config, ready=ready, stop=stop)
+
+
+def main(config: WorkerConfig, *, ready: Callable[[str], None] | None = None) -> None:
+    """Runs a worker process until a signal or a Drain call ends it.
+
+    Exits with status 1 and one line of explanation when it cannot start.
+    """
+    start_logging(config.log_level, config.log_format, config.worker_id or "worker")
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            uvloop.run(_run_until_signal(config, ready))
+        except (WorkerError, OSError) as error:
+            log.error("cannot serve: %s", error)
+            raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(WorkerConfig())

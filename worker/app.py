@@ -1,0 +1,218 @@
+"""One worker, put together: engine loop, model host, server and membership."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from worker import engine
+from worker.changes import Changes
+from worker.config import WorkerConfig
+from worker.errors import WorkerError
+from worker.host import ModelHost
+from worker.loop import Clocks, EngineLoop
+from worker.memory import memory_room
+from worker.meter import LoadMeter
+from worker.refusals import NotFound, Unavailable
+from worker.rpc import convert
+from worker.rpc.drain import Drainer, DrainReport
+from worker.rpc.execute import ExecuteParts
+from worker.rpc.fleet_client import FleetClient
+from worker.rpc.server import WorkerServer, advertised
+from worker.rpc.servicer import WorkerServicer
+from worker.telemetry import Tracing
+from worker.warmup import Warmup
+from worker.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Calls that are under way when the server stops have this long to end.
+_STOP_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Clocks, meters and the generator, made by the process and passed down."""
+
+    clocks: Clocks
+    meter: LoadMeter
+    tracing: Tracing
+    generator: np.random.Generator
+
+
+class WorkerApp:
+    """A whole worker on the running event loop: `start`, `wait`, `stop`."""
+
+    def __init__(self, config: WorkerConfig, means: Means) -> None:
+        self._config = config
+        self._means = means
+        self._worker_id = config.worker_id or f"worker-{os.getpid()}"
+        self._loop = asyncio.get_running_loop()
+        self._changes = Changes()
+        self._exit = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        now_ns = means.clocks.now_ns
+        self.host = ModelHost(
+            config.repository,
+            variants=config.variants,
+            open_session=self._open_session,
+            warmup=Warmup(
+                self._on_engine, engine.RunToken, now_ns, config.warm_budget_ms * 1_000_000
+            ),
+            release=self._release,
+            memory=memory_room,
+            on_change=self._notify,
+        )
+        self.engine = EngineLoop(
+            self.host,
+            bound=config.max_queued_items,
+            clocks=means.clocks,
+            make_token=engine.RunToken,
+            wake=self._loop.call_soon_threadsafe,
+        )
+        self._watchdog = Watchdog(self.engine, now_ns, self._loop.call_later)
+        self._drainer = Drainer(self.engine, self._changes.notify)
+        parts = ExecuteParts(
+            engine=self.engine,
+            host=self.host,
+            watchdog=self._watchdog,
+            tracing=means.tracing,
+            load=lambda: convert.load_to(self.engine.state(), means.meter.latest),
+            now_ns=now_ns,
+            max_message_bytes=config.max_message_bytes,
+        )
+        self._parts = parts
+        self._servicer = WorkerServicer(
+            worker_id=self._worker_id,
+            engine_version=engine.runtime_info().library_version,
+            host=self.host,
+            parts=parts,
+            drainer=self._drainer,
+            changes=self._changes,
+            exit_process=self._exit.set,
+        )
+        self._server = WorkerServer(
+            self._servicer, listen=config.listen, max_message_bytes=config.max_message_bytes
+        )
+
+    async def start(self) -> str:
+        """Serves, registers, and begins to load; returns the bound address at once.
+
+        Raises NotFound when the configuration names a model that the repository has not,
+        OSError when the address is taken.
+        """
+        names = self._configured_models()
+        self.engine.start()
+        address = await self._server.start()
+        self._spawn(self._publish_health())
+        self._spawn(self._sample_load())
+        self._spawn(self._load_models(names))
+        if self._config.controlplane:
+            self._spawn(self._fleet_client(self._config.advertise or advertised(address)).run())
+        log.info("listening on %s, loading %s", address, ", ".join(names) or "nothing")
+        return address
+
+    async def wait(self) -> None:
+        """Returns when a Drain call has asked the process to end."""
+        await self._exit.wait()
+
+    async def drain(self, timeout_s: float | None) -> DrainReport:
+        """Refuses new work and returns when the old is answered; see `Drainer.drain`."""
+        return await self._drainer.drain(timeout_s)
+
+    async def stop(self) -> None:
+        """Ends every call and every thread; work that is left is answered as unavailable."""
+        self._servicer.close_streams()
+        await self._server.stop(_STOP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watchdog.stop()
+        await asyncio.to_thread(self.engine.stop)
+        self._means.tracing.shutdown()
+
+    def _configured_models(self) -> tuple[str, ...]:
+        available = self.host.available_models()
+        for name in self._config.models:
+            if name not in available:
+                there = ", ".join(available) or "none"
+                raise NotFound(
+                    f"unknown model {name!r}; {self._config.repository} has {there}: "
+                    "run `orchid models build`, or name another repository"
+                )
+        return self._config.models or available
+
+    async def _load_models(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            try:
+                await asyncio.to_thread(self.host.load, name)
+            except WorkerError as error:
+                # The host keeps the failure for Describe; other models are not held up by it.
+                log.error("model=%s not ready: %s", name, error)
+
+    async def _publish_health(self) -> None:
+        seen = -1
+        while True:
+            seen = await self._changes.wait(seen)
+            await self._server.show_health(self.host.describe(), draining=self._drainer.draining)
+
+    async def _sample_load(self) -> None:
+        while True:
+            self._means.meter.sample()
+            await asyncio.sleep(self._config.report_interval_ms / 1e3)
+
+    def _fleet_client(self, address: str) -> FleetClient:
+        info = engine.runtime_info()
+        return FleetClient(
+            controlplane=self._config.controlplane,
+            hello=convert.hello_to(
+                worker_id=self._worker_id,
+                address=address,
+                threads=self._config.intra_op_threads,
+                cpu_model=info.cpu_model,
+                simd=info.simd,
+                engine_version=info.library_version,
+                process_id=os.getpid(),
+            ),
+            load=self._parts.load,
+            models=lambda: [convert.model_to(snapshot) for snapshot in self.host.describe()],
+            changes=self._changes,
+            report_interval_s=self._config.report_interval_ms / 1e3,
+            generator=self._means.generator,
+            max_message_bytes=self._config.max_message_bytes,
+        )
+
+    def _open_session(self, graph: Path) -> engine.Session:
+        return engine.Session(
+            graph,
+            intra_op_threads=self._config.intra_op_threads,
+            spinning=self._config.spinning,
+        )
+
+    def _on_engine(self, function: Callable[[], T]) -> T:
+        try:
+            return self.engine.call(function).result()
+        except CancelledError:
+            raise Unavailable("the worker is stopping") from None
+
+    def _release(self, function: Callable[[], None]) -> None:
+        try:
+            self.engine.call(function, in_turn=True).result()
+        except CancelledError:
+            raise Unavailable("the worker is stopping") from None
+
+    def _notify(self) -> None:
+        self._loop.call_soon_threadsafe(self._changes.notify)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(self._loop.create_task(work))

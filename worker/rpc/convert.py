@@ -1,0 +1,297 @@
+"""Between the wire's messages and the worker's values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
+from worker.errors import InvalidInput, WorkerError
+from worker.execution import dtype_name
+from worker.hosted import ModelSnapshot, ModelState, VariantSnapshot
+from worker.meter import LoadSample
+from worker.models.manifest import QualityEvidence, TensorSpec
+from worker.profile import VariantProfile
+from worker.records import Batch, BatchOutcome, Item, ItemOutcome, LoopState
+from worker.rpc.status import status_of
+
+DATA_TYPES: dict[str, common_pb2.DataType.ValueType] = {
+    "bool": common_pb2.DATA_TYPE_BOOL,
+    "uint8": common_pb2.DATA_TYPE_UINT8,
+    "int8": common_pb2.DATA_TYPE_INT8,
+    "int16": common_pb2.DATA_TYPE_INT16,
+    "int32": common_pb2.DATA_TYPE_INT32,
+    "int64": common_pb2.DATA_TYPE_INT64,
+    "float16": common_pb2.DATA_TYPE_FLOAT16,
+    "float32": common_pb2.DATA_TYPE_FLOAT32,
+    "float64": common_pb2.DATA_TYPE_FLOAT64,
+    "string": common_pb2.DATA_TYPE_STRING,
+}
+_FIXED = {
+    number: np.dtype(name).newbyteorder("<")
+    for name, number in DATA_TYPES.items()
+    if name != "string"
+}
+_STATES = {
+    ModelState.LOADING: common_pb2.READINESS_STATE_LOADING,
+    ModelState.WARMING: common_pb2.READINESS_STATE_WARMING,
+    ModelState.READY: common_pb2.READINESS_STATE_READY,
+    ModelState.FAILED: common_pb2.READINESS_STATE_FAILED,
+    ModelState.UNLOADING: common_pb2.READINESS_STATE_UNLOADING,
+}
+_TOKEN_IDS = np.dtype("<i4")
+
+
+def batch_from(message: worker_pb2.Batch, arrived_ns: int) -> Batch:
+    """A batch as it came; an item that cannot be decoded carries its fault."""
+    return Batch(
+        batch_id=message.batch_id,
+        model=message.model,
+        variant=message.variant,
+        items=tuple(_item_from(item, arrived_ns) for item in message.items),
+        arrived_ns=arrived_ns,
+    )
+
+
+def _item_from(message: worker_pb2.Item, arrived_ns: int) -> Item:
+    deadline_ns = arrived_ns + message.budget_us * 1000
+    tokens = message.tokens
+    fault: WorkerError | None = None
+    if not message.tensors:
+        data = tokens.token_ids
+        if len(data) % 4 == 0:
+            return Item(
+                item_id=message.item_id,
+                deadline_ns=deadline_ns,
+                token_ids=np.frombuffer(data, _TOKEN_IDS),
+                lengths=tuple(tokens.lengths),
+                traceparent=message.traceparent,
+            )
+        fault = InvalidInput(f"token_ids are int32, 4 bytes each; got {len(data)} bytes")
+    elif tokens.lengths or tokens.token_ids:
+        fault = InvalidInput("an item holds tokens or tensors; got both")
+    tensors: dict[str, NDArray[Any]] = {}
+    if fault is None:
+        try:
+            for tensor in message.tensors:
+                if tensor.name in tensors:
+                    raise InvalidInput(f"tensor {tensor.name!r} appears twice")
+                tensors[tensor.name] = tensor_from(tensor)
+        except InvalidInput as error:
+            fault = error
+    return Item(
+        item_id=message.item_id,
+        deadline_ns=deadline_ns,
+        tensors=tensors,
+        traceparent=message.traceparent,
+        fault=fault,
+    )
+
+
+def tensor_from(message: common_pb2.Tensor) -> NDArray[Any]:
+    """The array of a tensor, without a copy where its type is fixed; raises InvalidInput."""
+    shape = tuple(message.shape)
+    if any(size < 0 for size in shape):
+        raise InvalidInput(f"tensor {message.name!r} has a negative size in shape {list(shape)}")
+    elements = math.prod(shape)
+    if message.data_type == common_pb2.DATA_TYPE_STRING:
+        if len(message.strings) != elements:
+            raise InvalidInput(
+                f"tensor {message.name!r} of shape {list(shape)} holds {elements} strings, "
+                f"got {len(message.strings)}"
+            )
+        array = np.empty(elements, dtype=object)
+        array[:] = list(message.strings)
+        return array.reshape(shape)
+    dtype = _FIXED.get(message.data_type)
+    if dtype is None:
+        raise InvalidInput(
+            f"tensor {message.name!r} has data type {message.data_type}; "
+            f"accepted are {', '.join(DATA_TYPES)}"
+        )
+    if len(message.data) != elements * dtype.itemsize:
+        raise InvalidInput(
+            f"tensor {message.name!r} {dtype.name}{list(shape)} takes "
+            f"{elements * dtype.itemsize} bytes, got {len(message.data)}"
+        )
+    return np.frombuffer(message.data, dtype).reshape(shape)
+
+
+def tensor_to(name: str, array: NDArray[Any]) -> common_pb2.Tensor:
+    """A tensor message with the array's elements in row-major order."""
+    if array.dtype == object:
+        strings = [s.encode() if isinstance(s, str) else bytes(s) for s in array.ravel()]
+        return common_pb2.Tensor(
+            name=name, data_type=DATA_TYPES["string"], shape=array.shape, strings=strings
+        )
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return common_pb2.Tensor(
+        name=name,
+        data_type=DATA_TYPES[dtype_name(array)],
+        shape=array.shape,
+        data=little.tobytes(),
+    )
+
+
+def batch_result_to(outcome: BatchOutcome, max_bytes: int) -> worker_pb2.BatchResult:
+    """The answer to a batch; outputs too large for a message become a status instead."""
+    outcomes = outcome.outcomes
+    size = output_bytes(outcome)
+    if size > max_bytes:
+        too_large = InvalidInput(
+            f"the batch's outputs hold {size} bytes, more than a message may carry ({max_bytes})"
+        )
+        outcomes = tuple(o if isinstance(o, WorkerError) else too_large for o in outcomes)
+    return worker_pb2.BatchResult(
+        batch_id=outcome.batch.batch_id,
+        items=[
+            _item_result_to(item.item_id, result)
+            for item, result in zip(outcome.batch.items, outcomes, strict=True)
+        ],
+        queue_us=outcome.queue_ns // 1000,
+        run_us=outcome.run_ns // 1000,
+        cpu_us=outcome.cpu_ns // 1000,
+        tokens=outcome.tokens,
+        executed_items=outcome.executed_items,
+    )
+
+
+def output_bytes(outcome: BatchOutcome) -> int:
+    """Bytes of all output tensors of a batch."""
+    return sum(
+        array.nbytes
+        for result in outcome.outcomes
+        if not isinstance(result, WorkerError)
+        for array in result.values()
+    )
+
+
+def _item_result_to(item_id: int, outcome: ItemOutcome) -> worker_pb2.ItemResult:
+    if isinstance(outcome, WorkerError):
+        return worker_pb2.ItemResult(
+            item_id=item_id, status=status_of(outcome)[0], message=str(outcome)
+        )
+    return worker_pb2.ItemResult(
+        item_id=item_id,
+        status=worker_pb2.ITEM_STATUS_OK,
+        outputs=[tensor_to(name, array) for name, array in outcome.items()],
+    )
+
+
+def load_to(state: LoopState, sample: LoadSample) -> worker_pb2.WorkerLoad:
+    """The worker's report of itself."""
+    return worker_pb2.WorkerLoad(
+        queued_items=state.queued_items,
+        running_items=state.running_items,
+        process_cpu_percent=sample.process_cpu_percent,
+        host_cpu_percent=sample.host_cpu_percent,
+        resident_bytes=sample.resident_bytes,
+        completed_items=state.completed_items,
+        draining=state.draining,
+        run_cpu_us=state.run_cpu_ns // 1000,
+        expired_items_executed=state.expired_items_executed,
+        throttled_periods=sample.throttled_periods,
+    )
+
+
+def hello_to(
+    *,
+    worker_id: str,
+    address: str,
+    threads: int,
+    cpu_model: str,
+    simd: str,
+    engine_version: str,
+    process_id: int,
+) -> fleet_pb2.WorkerHello:
+    """What an encoder worker says of itself when it registers."""
+    return fleet_pb2.WorkerHello(
+        worker_id=worker_id,
+        address=address,
+        worker_class=fleet_pb2.WORKER_CLASS_ENCODER,
+        threads=threads,
+        cpu_model=cpu_model,
+        simd=simd,
+        engine_version=engine_version,
+        process_id=process_id,
+    )
+
+
+def model_to(snapshot: ModelSnapshot, *, documents: bool = False) -> common_pb2.ModelDescription:
+    """A model as it is served, with tokenizer documents when asked; raises OSError for those."""
+    manifest = snapshot.manifest
+    return common_pb2.ModelDescription(
+        name=manifest.name,
+        version=manifest.version,
+        task=manifest.task,
+        manifest_digest=snapshot.digest,
+        labels=manifest.labels,
+        default_tokenizer=manifest.default_tokenizer,
+        tokenizers=[
+            common_pb2.Tokenizer(
+                name=name,
+                sha256=ref.sha256,
+                document=(snapshot.folder / ref.path).read_bytes() if documents else b"",
+            )
+            for name, ref in manifest.tokenizers.items()
+        ],
+        variants=[_variant_to(variant) for variant in snapshot.variants],
+        state=_STATES[snapshot.state],
+        progress=snapshot.progress,
+        failure=snapshot.failure,
+        primary_output=manifest.primary_output,
+    )
+
+
+def _variant_to(snapshot: VariantSnapshot) -> common_pb2.VariantDescription:
+    variant = snapshot.variant
+    return common_pb2.VariantDescription(
+        name=variant.name,
+        layout=variant.layout,
+        precision=variant.precision,
+        tokenizer=variant.tokenizer,
+        inputs=_specs_to(variant.inputs),
+        outputs=_specs_to(variant.outputs),
+        quality=[_quality_to(quality) for quality in variant.quality],
+        profile=None if snapshot.profile is None else _profile_to(snapshot.profile),
+        ready=snapshot.ready,
+        max_tokens=variant.max_tokens,
+        resident_bytes=snapshot.resident_bytes,
+    )
+
+
+def _specs_to(specs: Iterable[TensorSpec]) -> list[common_pb2.TensorSpec]:
+    return [
+        common_pb2.TensorSpec(name=spec.name, data_type=DATA_TYPES[spec.dtype], shape=spec.shape)
+        for spec in specs
+    ]
+
+
+def _quality_to(quality: QualityEvidence) -> common_pb2.QualityEvidence:
+    return common_pb2.QualityEvidence(
+        population=quality.population,
+        metric=quality.metric,
+        value=quality.value,
+        n=quality.n,
+        low=quality.low,
+        high=quality.high,
+    )
+
+
+def _profile_to(profile: VariantProfile) -> common_pb2.VariantProfile:
+    return common_pb2.VariantProfile(
+        variant=profile.variant,
+        s0_us=profile.s0_us,
+        s1_us_per_token=profile.s1_us_per_token,
+        s2_us_per_token2=profile.s2_us_per_token2,
+        reference_tokens=profile.reference_tokens,
+        p50_us=profile.p50_us,
+        p95_us=profile.p95_us,
+        p99_us=profile.p99_us,
+        sigma=profile.sigma,
+        samples=profile.samples,
+    )

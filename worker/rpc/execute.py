@@ -1,0 +1,161 @@
+"""One Execute stream: batches in, results out, and the end of what is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+
+from protos.orchid.v1 import worker_pb2
+from worker.errors import InvalidInput, WorkerError
+from worker.host import ModelHost
+from worker.jobs import Job
+from worker.loop import EngineLoop
+from worker.records import Batch, BatchOutcome
+from worker.rpc.convert import batch_from, batch_result_to, output_bytes
+from worker.telemetry import Tracing
+from worker.watchdog import Watchdog
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteParts:
+    """What every stream of a worker shares. `load` reports the worker at this moment."""
+
+    engine: EngineLoop
+    host: ModelHost
+    watchdog: Watchdog
+    tracing: Tracing
+    load: Callable[[], worker_pb2.WorkerLoad]
+    now_ns: Callable[[], int]
+    max_message_bytes: int
+
+
+class ExecuteStream:
+    """Lives on the event loop. Each item that was read is answered exactly once."""
+
+    def __init__(self, parts: ExecuteParts) -> None:
+        self._parts = parts
+        # Part of a message is left to everything that is not an output tensor.
+        self._max_bytes = parts.max_message_bytes * 15 // 16
+        self._jobs: dict[int, Job] = {}
+        self._unanswered = 0
+        self._ready: list[BatchOutcome] = []
+        self._awake = asyncio.Event()
+        self._ending = False
+
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Reads and writes until both sides are done; the caller's end cancels its work."""
+        reader = asyncio.create_task(self._read(context))
+        try:
+            while not (self._ending and self._unanswered == 0 and not self._ready):
+                await self._awake.wait()
+                self._awake.clear()
+                for response in self._responses():
+                    await context.write(response)
+            if reader.done():
+                # A fault of ours in reading ends the call with it.
+                reader.result()
+        finally:
+            reader.cancel()
+            self._cancel_all()
+
+    def close(self) -> None:
+        """Ends the stream once what it has accepted is answered."""
+        self._ending = True
+        self._awake.set()
+
+    async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            while (request := await context.read()) is not grpc.aio.EOF:
+                self._receive(request)
+        finally:
+            self._cancel_all()
+            self.close()
+
+    def _receive(self, request: worker_pb2.ExecuteRequest) -> None:
+        arrived_ns = self._parts.now_ns()
+        unknown = self._cancel(request.cancel_item_ids) if request.cancel_item_ids else ()
+        for message in request.batches:
+            self._accept(batch_from(message, arrived_ns))
+        if unknown:
+            # A batch and its cancellation may leave the caller in one message.
+            self._cancel(unknown)
+
+    def _accept(self, batch: Batch) -> None:
+        parts = self._parts
+        batch = self._without_duplicates(batch)
+        self._unanswered += 1
+        try:
+            parts.host.admit(batch.model, batch.variant)
+        except WorkerError as error:
+            job = parts.engine.refuse(batch, self._answer, error)
+        else:
+            job = parts.engine.submit(batch, self._answer)
+        deadline_ns = 0
+        for item in batch.items:
+            if item.fault is None:
+                self._jobs[item.item_id] = job
+                deadline_ns = max(deadline_ns, item.deadline_ns)
+        if deadline_ns:
+            parts.watchdog.watch(deadline_ns)
+
+    def _without_duplicates(self, batch: Batch) -> Batch:
+        """Faults items whose id is in flight already: a cancel could not tell them apart."""
+        ids = [item.item_id for item in batch.items]
+        if len(set(ids)) == len(ids) and self._jobs.keys().isdisjoint(ids):
+            return batch
+        fault = InvalidInput("the item id is in flight already on this stream")
+        known = set(self._jobs)
+        items = []
+        for item in batch.items:
+            items.append(replace(item, fault=fault) if item.item_id in known else item)
+            known.add(item.item_id)
+        return replace(batch, items=tuple(items))
+
+    def _cancel(self, item_ids: Iterable[int]) -> list[int]:
+        """Cancels items in flight; returns the ids that are not."""
+        by_job: dict[Job, list[int]] = {}
+        unknown: list[int] = []
+        for item_id in item_ids:
+            job = self._jobs.get(item_id)
+            if job is None:
+                unknown.append(item_id)
+            else:
+                by_job.setdefault(job, []).append(item_id)
+        for job, ids in by_job.items():
+            self._parts.engine.cancel(job, ids)
+        return unknown
+
+    def _cancel_all(self) -> None:
+        for job in set(self._jobs.values()):
+            self._parts.engine.cancel(job)
+
+    def _answer(self, outcome: BatchOutcome) -> None:
+        self._unanswered -= 1
+        for item in outcome.batch.items:
+            if item.fault is None:
+                del self._jobs[item.item_id]
+        self._ready.append(outcome)
+        self._awake.set()
+        self._parts.tracing.record(outcome)
+
+    def _responses(self) -> Iterator[worker_pb2.ExecuteResponse]:
+        """Everything that is ready, in as few messages as it fits."""
+        ready, self._ready = self._ready, []
+        first, size = 0, 0
+        for index, outcome in enumerate(ready):
+            size += output_bytes(outcome)
+            if size > self._max_bytes and index > first:
+                yield self._response(ready[first:index])
+                first, size = index, output_bytes(outcome)
+        if ready:
+            yield self._response(ready[first:])
+
+    def _response(self, outcomes: list[BatchOutcome]) -> worker_pb2.ExecuteResponse:
+        return worker_pb2.ExecuteResponse(
+            results=[batch_result_to(outcome, self._max_bytes) for outcome in outcomes],
+            load=self._parts.load(),
+        )

@@ -1,0 +1,124 @@
+"""Membership: registers the worker with the control plane and reports, for as long as it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+
+from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
+from worker.changes import Changes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits between attempts: from `first_s`, by `factor`, up to `longest_s`, then jittered."""
+
+    first_s: float = 0.05
+    factor: float = 1.6
+    longest_s: float = 2.0
+    jitter: float = 0.3
+
+    def wait_s(self, attempt: int, generator: np.random.Generator) -> float:
+        """The wait before retry `attempt` (0 is the first)."""
+        wait = min(self.longest_s, self.first_s * self.factor ** min(attempt, 64))
+        return wait * float(generator.uniform(1 - self.jitter, 1 + self.jitter))
+
+
+class FleetClient:
+    """Keeps one Register stream to the control plane; it never gives up.
+
+    `load` and `models` describe the worker at the moment they are called; `changes` counts
+    the changes of the models.
+    """
+
+    def __init__(
+        self,
+        *,
+        controlplane: str,
+        hello: fleet_pb2.WorkerHello,
+        load: Callable[[], worker_pb2.WorkerLoad],
+        models: Callable[[], list[common_pb2.ModelDescription]],
+        changes: Changes,
+        report_interval_s: float,
+        generator: np.random.Generator,
+        max_message_bytes: int,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._controlplane = controlplane
+        self._hello = hello
+        self._load = load
+        self._models = models
+        self._changes = changes
+        self._report_interval_s = report_interval_s
+        self._generator = generator
+        self._backoff = backoff or Backoff()
+        self._options = (
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", max_message_bytes),
+            # Finds a control plane that is gone without having closed the connection.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.enable_retries", 0),
+        )
+        self.registered = asyncio.Event()
+        # What was logged last, so that each change of state is logged once.
+        self._told = ""
+
+    async def run(self) -> None:
+        """Registers and reports; after a loss tries again, later each time, until cancelled."""
+        attempt = 0
+        while True:
+            try:
+                reason = await self._register()
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            if self.registered.is_set():
+                self.registered.clear()
+                attempt = 0
+            self._tell(
+                logging.WARNING, f"not registered with {self._controlplane}, trying on ({reason})"
+            )
+            await asyncio.sleep(self._backoff.wait_s(attempt, self._generator))
+            attempt += 1
+
+    async def _register(self) -> str:
+        """One stream, from Hello to its end; returns why it ended. Raises AioRpcError."""
+        async with grpc.aio.insecure_channel(self._controlplane, options=self._options) as channel:
+            stub: fleet_pb2_grpc.FleetAsyncStub = fleet_pb2_grpc.FleetStub(channel)
+            call = stub.Register(self._reports())
+            async for directive in call:
+                if directive.WhichOneof("directive") == "reject":
+                    return f"rejected: {directive.reject.reason}"
+                if directive.WhichOneof("directive") == "welcome":
+                    asked_s = directive.welcome.report_interval_ms / 1e3
+                    if asked_s:
+                        self._report_interval_s = min(self._report_interval_s, asked_s)
+                    self.registered.set()
+                    self._tell(logging.INFO, f"registered with {self._controlplane}")
+        return "the control plane ended the stream"
+
+    async def _reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
+        """Hello, then the models whenever they changed, and the load at least each interval."""
+        yield fleet_pb2.WorkerReport(hello=self._hello)
+        sent = -1
+        while True:
+            version = self._changes.version
+            if version != sent:
+                models = fleet_pb2.ModelList(models=self._models())
+                yield fleet_pb2.WorkerReport(models=models)
+                sent = version
+            yield fleet_pb2.WorkerReport(load=self._load())
+            await self._changes.wait(sent, self._report_interval_s)
+
+    def _tell(self, level: int, text: str) -> None:
+        state = text.partition(" (")[0]
+        if state != self._told:
+            self._told = state
+            log.log(level, "%s", text)

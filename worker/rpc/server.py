@@ -1,0 +1,85 @@
+"""The worker's gRPC server: the service itself, health for each model, and reflection."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
+from worker.hosted import ModelSnapshot, ModelState
+from worker.rpc.servicer import WorkerServicer
+
+SERVICE: str = worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+_WILDCARDS = ("0.0.0.0", "[::]")
+
+
+class WorkerServer:
+    """Serves one `WorkerServicer` at one address."""
+
+    def __init__(self, servicer: WorkerServicer, *, listen: str, max_message_bytes: int) -> None:
+        self._listen = listen
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", max_message_bytes),
+                # Two workers on one port would share its connections at random.
+                ("grpc.so_reuseport", 0),
+            )
+        )
+        worker_pb2_grpc.add_WorkerServicer_to_server(servicer, self._server)
+        self._health = health.aio.HealthServicer()
+        self._models: set[str] = set()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self) -> str:
+        """Binds and serves; returns the address that was bound. Raises OSError when it is taken."""
+        await self.show_health((), draining=False)
+        try:
+            port = self._server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from None
+        await self._server.start()
+        if self._listen.startswith("unix:"):
+            return self._listen
+        return f"{self._listen.rpartition(':')[0]}:{port}"
+
+    async def show_health(self, models: Iterable[ModelSnapshot], *, draining: bool) -> None:
+        """Publishes health.
+
+        A model serves when it is ready; "" serves when at least one model can be asked now;
+        the service itself serves until it drains.
+        """
+        ready = {
+            model.manifest.name: not draining
+            and model.state is not ModelState.UNLOADING
+            and any(variant.ready for variant in model.variants)
+            for model in models
+        }
+        for gone in self._models - ready.keys():
+            await self._health.set(gone, _UNKNOWN)
+        self._models |= ready.keys()
+        for name, serves in ready.items():
+            await self._health.set(name, _SERVING if serves else _NOT_SERVING)
+        await self._health.set(SERVICE, _NOT_SERVING if draining else _SERVING)
+        await self._health.set("", _SERVING if any(ready.values()) else _NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops taking calls; those under way have `grace_s` to end."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+
+
+def advertised(address: str) -> str:
+    """The address others can dial: a wildcard becomes this host's name."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _WILDCARDS else address

@@ -1,0 +1,152 @@
+"""The orchid.v1.Worker service: thin, every decision is made by what it calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import grpc
+
+from protos.orchid.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from worker.changes import Changes
+from worker.errors import WorkerError
+from worker.host import ModelHost
+from worker.hosted import ModelSnapshot
+from worker.loop import DRAINING
+from worker.rpc.convert import model_to
+from worker.rpc.drain import Drainer
+from worker.rpc.execute import ExecuteParts, ExecuteStream
+from worker.rpc.status import status_of
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServicer):
+    """One worker's service. `changes` counts the changes of what the host describes."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        engine_version: str,
+        host: ModelHost,
+        parts: ExecuteParts,
+        drainer: Drainer,
+        changes: Changes,
+        exit_process: Callable[[], None],
+    ) -> None:
+        self._worker_id = worker_id
+        self._engine_version = engine_version
+        self._host = host
+        self._parts = parts
+        self._drainer = drainer
+        self._changes = changes
+        self._exit_process = exit_process
+        self._streams: set[ExecuteStream] = set()
+
+    async def Execute(  # type: ignore[override]
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """Serves one stream of batches; see `ExecuteStream`."""
+        stream = ExecuteStream(self._parts)
+        self._streams.add(stream)
+        try:
+            await stream.serve(context)
+        finally:
+            self._streams.discard(stream)
+
+    def close_streams(self) -> None:
+        """Ends every Execute stream once what it has accepted is answered."""
+        for stream in self._streams:
+            stream.close()
+
+    async def Describe(
+        self, request: worker_pb2.DescribeRequest, context: Context
+    ) -> worker_pb2.DescribeResponse:
+        """Manifests, profiles and readiness of the models held; NOT_FOUND names those there are."""
+        try:
+            return await asyncio.to_thread(self._describe, request)
+        except WorkerError as error:
+            await _abort(context, error)
+
+    def _describe(self, request: worker_pb2.DescribeRequest) -> worker_pb2.DescribeResponse:
+        documents = request.include_tokenizers
+        snapshots = self._host.describe(list(dict.fromkeys(request.models)))
+        return worker_pb2.DescribeResponse(
+            worker_id=self._worker_id,
+            models=[model_to(snapshot, documents=documents) for snapshot in snapshots],
+            available_models=self._host.available_models(),
+            engine_version=self._engine_version,
+        )
+
+    async def Load(  # type: ignore[override]
+        self, request: worker_pb2.LoadRequest, context: Context
+    ) -> None:
+        """Streams the model's description whenever it changes, until it is ready or has failed."""
+        if self._drainer.draining:
+            await _abort(context, DRAINING)
+        load = asyncio.create_task(
+            asyncio.to_thread(self._host.load, request.model, tuple(request.variants))
+        )
+        # The load goes on when the caller leaves; its end is then seen by Describe only.
+        load.add_done_callback(_consume)
+        load.add_done_callback(lambda _: self._changes.notify())
+        seen, last = self._changes.version, common_pb2.ModelDescription()
+        while not load.done():
+            seen = await self._changes.wait(seen)
+            current = self._description(request.model)
+            if current is not None and current != last and not load.done():
+                await context.write(worker_pb2.LoadProgress(model=current))
+                last = current
+        try:
+            snapshot = load.result()
+        except WorkerError as error:
+            await _abort(context, error)
+        await context.write(worker_pb2.LoadProgress(model=model_to(snapshot)))
+
+    def _description(self, name: str) -> common_pb2.ModelDescription | None:
+        held = (s for s in self._host.describe() if s.manifest.name == name)
+        snapshot = next(held, None)
+        return None if snapshot is None else model_to(snapshot)
+
+    async def Unload(
+        self, request: worker_pb2.UnloadRequest, context: Context
+    ) -> worker_pb2.UnloadResponse:
+        """Refuses new work for the model, finishes what was accepted, then lets it go."""
+        try:
+            await asyncio.to_thread(self._host.unload, request.model)
+        except WorkerError as error:
+            await _abort(context, error)
+        return worker_pb2.UnloadResponse()
+
+    async def Warm(
+        self, request: worker_pb2.WarmRequest, context: Context
+    ) -> worker_pb2.WarmResponse:
+        """Measures the model's profiles again; it goes on serving meanwhile."""
+        try:
+            snapshot: ModelSnapshot = await asyncio.to_thread(self._host.warm, request.model)
+        except WorkerError as error:
+            await _abort(context, error)
+        return worker_pb2.WarmResponse(model=model_to(snapshot))
+
+    async def Drain(
+        self, request: worker_pb2.DrainRequest, context: Context
+    ) -> worker_pb2.DrainResponse:
+        """Refuses new work, answers once the old is finished or the time is over."""
+        report = await self._drainer.drain(request.timeout_ms / 1e3 or None)
+        if request.exit:
+            self._exit_process()
+        return worker_pb2.DrainResponse(
+            finished_items=report.finished_items, abandoned_items=report.abandoned_items
+        )
+
+
+async def _abort(context: Context, error: WorkerError) -> NoReturn:
+    """Ends the call with the error's status; never returns."""
+    await context.abort(status_of(error)[1], str(error))
+
+
+def _consume(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,35 @@
+"""The one place where worker errors become statuses, of an item and of a call."""
+
+from __future__ import annotations
+
+import grpc
+
+from protos.orchid.v1 import worker_pb2 as pb
+from worker.errors import (
+    EngineFault,
+    InvalidInput,
+    ModelLoadError,
+    RunTerminated,
+    WorkerError,
+)
+from worker.refusals import Cancelled, Expired, NotFound, Unavailable
+
+_STATUSES: tuple[tuple[type[WorkerError], pb.ItemStatus.ValueType, grpc.StatusCode], ...] = (
+    (InvalidInput, pb.ITEM_STATUS_INVALID_ARGUMENT, grpc.StatusCode.INVALID_ARGUMENT),
+    (NotFound, pb.ITEM_STATUS_NOT_FOUND, grpc.StatusCode.NOT_FOUND),
+    (Unavailable, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
+    (Expired, pb.ITEM_STATUS_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (Cancelled, pb.ITEM_STATUS_CANCELLED, grpc.StatusCode.CANCELLED),
+    (RunTerminated, pb.ITEM_STATUS_CANCELLED, grpc.StatusCode.CANCELLED),
+    # A load that cannot work is not repaired by trying again: InsufficientMemory is one.
+    (ModelLoadError, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION),
+    (EngineFault, pb.ITEM_STATUS_INTERNAL, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: WorkerError) -> tuple[pb.ItemStatus.ValueType, grpc.StatusCode]:
+    """The status of an item and of a call that end with `error`; every WorkerError has one."""
+    for kind, item_status, code in _STATUSES:
+        if isinstance(error, kind):
+            return item_status, code
+    return pb.ITEM_STATUS_INTERNAL, grpc.StatusCode.INTERNAL
