@@ -1,0 +1,228 @@
+"""What one message asks for, in domain values, with the checks both front doors share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.errors import InvalidRequest, TooLate
+from controlplane.policy.records import (
+    RequestClass,
+    Shape,
+    TensorPayload,
+    TensorValue,
+    TokenPayload,
+)
+from controlplane.registry import TensorSpec
+from controlplane.rpc.catalogue import ModelView
+from controlplane.rpc.status import listed, shown
+
+MAX_NAME = 64
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one request, whatever its message size.
+
+    `items` counts sequences, `tokens` the ids of all of them, `text_bytes` the UTF-8
+    bytes of all texts, `rank` the dimensions of a tensor, `strings` the elements of a
+    string tensor, `typed_elements` those of a tensor in typed contents, which decode
+    slowly; `names` bounds parameters, inputs, outputs and prohibited variants.
+    """
+
+    items: int = 1024
+    tokens: int = 1 << 19
+    text_bytes: int = 4 << 20
+    rank: int = 8
+    strings: int = 1 << 16
+    typed_elements: int = 1 << 20
+    names: int = 64
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A checked request before admission: either `texts`, or a `payload` with its `shapes`.
+
+    `deadline_ns` is the explicit time the answer is worth waiting for, 0 without one.
+    `highest_id` is the highest token id that the caller sent, -1 for other input.
+    """
+
+    view: ModelView
+    klass: RequestClass
+    deadline_ns: int
+    texts: Sequence[str] = ()
+    payload: TokenPayload | TensorPayload | None = None
+    shapes: Mapping[str, Shape] | None = None
+    highest_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """Token ids of several sequences: little-endian int32 end to end, none negative."""
+
+    ids: bytes
+    lengths: tuple[int, ...]
+    highest: int
+
+
+NO_CLASS = RequestClass()
+
+
+def request_class(
+    view: ModelView,
+    *,
+    tenant: str = "",
+    name: str = "",
+    privacy_class: str = "",
+    minimum_quality: float = 0.0,
+    prohibited: Iterable[str] = (),
+    variant: str = "",
+) -> RequestClass:
+    """The caller's requirements, checked; the shared empty one when there are none.
+
+    Raises InvalidRequest for a quality outside 0 to 1 or a name that is too long,
+    NotFound for a variant that the model does not have.
+    """
+    for field, value in (
+        ("tenant", tenant),
+        ("request_class", name),
+        ("privacy_class", privacy_class),
+    ):
+        if len(value) > MAX_NAME:
+            raise InvalidRequest(f"{field} has {len(value)} characters; at most {MAX_NAME}")
+    if not (math.isfinite(minimum_quality) and 0.0 <= minimum_quality <= 1.0):
+        raise InvalidRequest(f"minimum_quality is {minimum_quality}; accepted: 0 to 1")
+    if variant:
+        view.require_variant(variant)
+    banned = frozenset(prohibited)
+    if len(banned) > LIMITS.names:
+        raise InvalidRequest(f"{len(banned)} prohibited variants; at most {LIMITS.names}")
+    for each in banned:
+        view.require_variant(each)
+    if not (tenant or name or privacy_class or minimum_quality or banned or variant):
+        return NO_CLASS
+    return RequestClass(tenant, name, privacy_class, minimum_quality, banned, variant)
+
+
+def explicit_deadline(value: float, *, unit_ns: int, field: str) -> int:
+    """An explicit deadline in ns; 0 stays 0 and means the caller left it to us.
+
+    Raises TooLate when it has passed already, InvalidRequest beyond a day.
+    """
+    if value < 0:
+        raise TooLate(f"{field} is {value:g}: the deadline had passed when the request came")
+    if not value * unit_ns <= MAX_DEADLINE_MS * 1_000_000:
+        raise InvalidRequest(
+            f"{field} is {value:g}; accepted: up to {MAX_DEADLINE_MS * 1_000_000 // unit_ns}"
+        )
+    return int(value * unit_ns)
+
+
+def check_texts(texts: Sequence[bytes] | Sequence[str], limits: Limits = LIMITS) -> None:
+    """InvalidRequest when there is no text, or more than one request may hold."""
+    if not texts:
+        raise InvalidRequest("the request holds no text; at least one is needed")
+    if len(texts) > limits.items:
+        raise InvalidRequest(f"{len(texts)} texts in one request; at most {limits.items}")
+    size = sum(map(len, texts))
+    if size > limits.text_bytes:
+        raise InvalidRequest(f"{size} bytes of text in one request; at most {limits.text_bytes}")
+
+
+def check_lengths(
+    lengths: Sequence[int], view: ModelView, tokenizer: str, limits: Limits = LIMITS
+) -> None:
+    """InvalidRequest when sequences are empty, too many, or longer than any variant takes."""
+    if not lengths:
+        raise InvalidRequest("the request holds no token sequence; at least one is needed")
+    if len(lengths) > limits.items:
+        raise InvalidRequest(f"{len(lengths)} sequences in one request; at most {limits.items}")
+    if min(lengths) < 1:
+        raise InvalidRequest(f"sequence {lengths.index(min(lengths))} has no token")
+    longest, bound = max(lengths), view.tokenizers[tokenizer]
+    if bound and longest > bound:
+        raise InvalidRequest(
+            f"a sequence has {longest} tokens; model {shown(view.info.name)} takes at most "
+            f"{bound} with tokenizer {shown(tokenizer)}"
+        )
+    if sum(lengths) > limits.tokens:
+        raise InvalidRequest(f"{sum(lengths)} tokens in one request; at most {limits.tokens}")
+
+
+def token_ask(
+    view: ModelView,
+    klass: RequestClass,
+    deadline_ns: int,
+    *,
+    tokenizer: str,
+    rows: TokenRows,
+) -> Ask:
+    """An ask of token ids; InvalidRequest when the model takes no sequences like these."""
+    check_lengths(rows.lengths, view, tokenizer)
+    return Ask(
+        view,
+        klass,
+        deadline_ns,
+        payload=TokenPayload({tokenizer: rows.ids}, {tokenizer: rows.lengths}),
+        shapes={tokenizer: Shape.of_lengths(rows.lengths)},
+        highest_id=rows.highest,
+    )
+
+
+def tensor_ask(
+    view: ModelView, klass: RequestClass, deadline_ns: int, tensors: tuple[TensorValue, ...]
+) -> Ask:
+    """An ask of named tensors, checked against the inputs that the model declares."""
+    given = {tensor.name: tensor for tensor in tensors}
+    if len(given) != len(tensors):
+        raise InvalidRequest(f"an input is given twice; inputs: {listed(view.inputs)}")
+    for name in given:
+        if name not in view.inputs:
+            raise InvalidRequest(
+                f"model {shown(view.info.name)} has no input {shown(name)}; "
+                f"inputs: {listed(view.inputs)}"
+            )
+    for name, spec in view.inputs.items():
+        if name not in given:
+            raise InvalidRequest(f"input {shown(name)} is missing; inputs: {listed(view.inputs)}")
+        check_tensor(given[name], spec)
+    shape = Shape(items=1, tokens=0, squared_tokens=0)
+    return Ask(view, klass, deadline_ns, payload=TensorPayload(tensors), shapes={"": shape})
+
+
+def check_tensor(tensor: TensorValue, spec: TensorSpec) -> None:
+    """InvalidRequest when a tensor's type or shape is not what its input declares."""
+    if tensor.dtype != spec.dtype:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} is {tensor.dtype}; accepted: {spec.dtype}"
+        )
+    fits = len(tensor.shape) == len(spec.shape) and all(
+        given == wanted or wanted < 0
+        for given, wanted in zip(tensor.shape, spec.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} has shape {list(tensor.shape)}; "
+            f"accepted: {list(spec.shape)} (-1 is any size)"
+        )
+
+
+def element_count(name: str, shape: Sequence[int], limits: Limits = LIMITS) -> int:
+    """Elements of a tensor of this shape; InvalidRequest when it is not a usable shape."""
+    if len(shape) > limits.rank:
+        raise InvalidRequest(
+            f"tensor {shown(name)} has {len(shape)} dimensions; at most {limits.rank}"
+        )
+    count = 1
+    for dimension in shape:
+        if dimension < 1:
+            raise InvalidRequest(
+                f"tensor {shown(name)} has shape {list(shape)}; every dimension is at least 1"
+            )
+        count *= dimension
+    return count

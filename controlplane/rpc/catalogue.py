@@ -1,0 +1,106 @@
+"""What the front doors may be asked: each model's accepted names, ready for look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controlplane.errors import InvalidRequest, NotFound
+from controlplane.registry import ModelInfo, Registry, TensorSpec
+from controlplane.rpc.statistics import ModelCounters, Statistics
+from controlplane.rpc.status import listed, shown
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model as requests are checked against it.
+
+    `tokenizers` maps each tokenizer to the longest sequence, in tokens, that any of its
+    variants takes (0: no bound); it is empty for models of plain tensors, whose inputs
+    are `inputs`. `outputs` are the outputs that every variant gives.
+    """
+
+    info: ModelInfo
+    counters: ModelCounters
+    variants: frozenset[str]
+    tokenizers: Mapping[str, int]
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+    @property
+    def takes_text(self) -> bool:
+        """True when the model reads text or token ids, false when it reads tensors."""
+        return bool(self.tokenizers)
+
+    def require_variant(self, name: str) -> None:
+        """NotFound when the model has no such variant."""
+        if name not in self.variants:
+            raise NotFound(
+                f"model {shown(self.info.name)} has no variant {shown(name)}; "
+                f"variants: {listed(self.variants)}"
+            )
+
+    def tokenizer(self, name: str) -> str:
+        """The tokenizer that `name` means, the default one when empty; else NotFound."""
+        if not name:
+            return self.info.default_tokenizer or next(iter(self.tokenizers))
+        if name not in self.tokenizers:
+            raise NotFound(
+                f"model {shown(self.info.name)} has no tokenizer {shown(name)}; "
+                f"tokenizers: {listed(self.tokenizers)}"
+            )
+        return name
+
+
+class Catalogue:
+    """Views of the registry's models, built again only when a model changed."""
+
+    def __init__(self, registry: Registry, statistics: Statistics) -> None:
+        self._registry = registry
+        self._statistics = statistics
+        self._views: dict[str, ModelView] = {}
+
+    def view(self, name: str, version: str = "") -> ModelView:
+        """The model called `name`; NotFound when it, or its version, is not here."""
+        if not name:
+            raise InvalidRequest(
+                "the model name is empty; models: "
+                + listed(model.name for model in self._registry.models())
+            )
+        info = self._registry.model(name)
+        view = self._views.get(name)
+        if view is None or view.info is not info:
+            view = self._views[name] = view_of(info, self._statistics.counters)
+        if version and version != info.version:
+            raise NotFound(
+                f"model {shown(name)} has no version {shown(version)}; "
+                f"versions: {shown(info.version)}"
+            )
+        return view
+
+    def views(self) -> tuple[ModelView, ...]:
+        """Every model, by name."""
+        return tuple(self.view(info.name) for info in self._registry.models())
+
+
+def view_of(info: ModelInfo, counters: Callable[[str, str], ModelCounters]) -> ModelView:
+    """The view of one model; `counters` gives the counters of a name and version."""
+    tokenizers: dict[str, int] = {}
+    for variant in info.variants:
+        if variant.tokenizer:
+            known = tokenizers.get(variant.tokenizer)
+            unbounded = variant.max_tokens == 0 or known == 0
+            longest = 0 if unbounded else max(known or 0, variant.max_tokens)
+            tokenizers[variant.tokenizer] = longest
+    shared = [frozenset(spec.name for spec in variant.outputs) for variant in info.variants]
+    common = frozenset.intersection(*shared) if shared else frozenset()
+    return ModelView(
+        info=info,
+        counters=counters(info.name, info.version),
+        variants=frozenset(variant.name for variant in info.variants),
+        tokenizers=tokenizers,
+        inputs={spec.name: spec for v in info.variants[:1] for spec in v.inputs},
+        outputs={
+            spec.name: spec for v in info.variants[:1] for spec in v.outputs if spec.name in common
+        },
+    )

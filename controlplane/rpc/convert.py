@@ -1,0 +1,362 @@
+"""The one place where protobuf tensors, numpy arrays and domain tensors meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.errors import InvalidRequest
+from controlplane.policy.records import TensorValue
+from controlplane.rpc.asks import LIMITS, TokenRows, element_count
+from controlplane.rpc.status import listed, shown
+from protos.inference.oip_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
+from protos.orchid.v1 import common_pb2
+
+Array = NDArray[Any]
+InputTensor = ModelInferRequest.InferInputTensor
+OutputTensor = ModelInferResponse.InferOutputTensor
+
+STRING = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """One element type under its names: the protocol's, numpy's, ours on the wire.
+
+    `contents` is the field of typed contents, empty where the protocol has none; `low`
+    and `high` bound the elements where that field is wider than the type.
+    """
+
+    oip: str
+    dtype: str
+    code: int
+    contents: str
+    low: int = 0
+    high: int = 0
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Little-endian numpy type of one element."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+
+TYPES = (
+    ElementType("BOOL", "bool", common_pb2.DATA_TYPE_BOOL, "bool_contents"),
+    ElementType("UINT8", "uint8", common_pb2.DATA_TYPE_UINT8, "uint_contents", 0, 255),
+    ElementType("INT8", "int8", common_pb2.DATA_TYPE_INT8, "int_contents", -128, 127),
+    ElementType("INT16", "int16", common_pb2.DATA_TYPE_INT16, "int_contents", -(2**15), 2**15 - 1),
+    ElementType("INT32", "int32", common_pb2.DATA_TYPE_INT32, "int_contents"),
+    ElementType("INT64", "int64", common_pb2.DATA_TYPE_INT64, "int64_contents"),
+    ElementType("FP16", "float16", common_pb2.DATA_TYPE_FLOAT16, ""),
+    ElementType("FP32", "float32", common_pb2.DATA_TYPE_FLOAT32, "fp32_contents"),
+    ElementType("FP64", "float64", common_pb2.DATA_TYPE_FLOAT64, "fp64_contents"),
+    ElementType("BYTES", STRING, common_pb2.DATA_TYPE_STRING, "bytes_contents"),
+)
+BY_OIP = {kind.oip: kind for kind in TYPES}
+BY_DTYPE = {kind.dtype: kind for kind in TYPES}
+BY_CODE = {kind.code: kind for kind in TYPES}
+_NUMPY = {kind.oip: kind.numpy for kind in TYPES if kind.dtype != STRING}
+
+
+def read_oip(tensor: InputTensor, raw: bytes | None) -> TensorValue:
+    """An OIP input as a domain tensor; `raw` is its raw content, None for typed contents.
+
+    Raises InvalidRequest naming the tensor, what was sent and what is accepted.
+    """
+    kind = BY_OIP.get(tensor.datatype)
+    if kind is None:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} has datatype {shown(tensor.datatype)}; "
+            f"accepted: {listed(BY_OIP)}"
+        )
+    name, count = tensor.name, element_count(tensor.name, tensor.shape)
+    shape = tuple(tensor.shape)
+    if kind.dtype == STRING:
+        check_strings(name, count)
+        strings = _typed_strings(tensor, count) if raw is None else unframe(name, raw, count)
+        return TensorValue(name, STRING, shape, strings=strings)
+    data = _typed(tensor, kind, count) if raw is None else raw
+    if len(data) != count * _NUMPY[kind.oip].itemsize:
+        raise InvalidRequest(
+            f"input {shown(name)} has {len(data)} bytes; shape {list(shape)} of {kind.oip} "
+            f"takes {count * _NUMPY[kind.oip].itemsize}"
+        )
+    if kind.dtype == "bool" and raw is not None:
+        _check_bools(name, data)
+    return TensorValue(name, kind.dtype, shape, data)
+
+
+def unframe(name: str, raw: bytes, count: int) -> tuple[bytes, ...]:
+    """`count` byte strings, each behind its length as a little-endian uint32."""
+    elements: list[bytes] = []
+    at, size = 0, len(raw)
+    while at < size:
+        start = at + 4
+        end = start + int.from_bytes(raw[at:start], "little")
+        if start > size or end > size:
+            raise InvalidRequest(
+                f"input {shown(name)}: the framing of element {len(elements)} runs past the "
+                f"{size} bytes sent; each element is its uint32 length, then that many bytes"
+            )
+        elements.append(raw[start:end])
+        at = end
+        if len(elements) > count:
+            break
+    if len(elements) != count:
+        more = "more than " if len(elements) > count else ""
+        raise InvalidRequest(
+            f"input {shown(name)} holds {more}{min(len(elements), count)} elements; "
+            f"its shape takes {count}"
+        )
+    return tuple(elements)
+
+
+def frame(strings: Sequence[bytes]) -> bytes:
+    """Byte strings in the raw form of BYTES tensors."""
+    return b"".join(len(each).to_bytes(4, "little") + each for each in strings)
+
+
+def read_strings(tensor: TensorValue) -> tuple[str, ...]:
+    """The elements of a BYTES tensor as text; InvalidRequest when one is not UTF-8."""
+    texts = []
+    for index, each in enumerate(tensor.strings):
+        try:
+            texts.append(each.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                f"input {shown(tensor.name)}: element {index} is not UTF-8 at byte {error.start}"
+            ) from None
+    return tuple(texts)
+
+
+def array_of(tensor: TensorValue) -> Array:
+    """A numeric tensor as a read-only array over its own bytes."""
+    kind = BY_DTYPE[tensor.dtype]
+    return np.frombuffer(tensor.data, _NUMPY[kind.oip]).reshape(tensor.shape)
+
+
+def token_rows(ids: TensorValue, mask: TensorValue | None) -> TokenRows:
+    """Token ids [N, L] or [L] as rows end to end.
+
+    Where the mask is 0 the id is padding and left out; each row's ones must stand
+    together. Raises InvalidRequest naming the row.
+    """
+    rows = array_of(ids)
+    if rows.ndim not in (1, 2):
+        raise InvalidRequest(
+            f"input {shown(ids.name)} has shape {list(ids.shape)}; accepted: [N, L] or [L]"
+        )
+    low, high = int(rows.min()), int(rows.max())
+    if low < 0 or high > 2**31 - 1:
+        raise InvalidRequest(
+            f"input {shown(ids.name)} holds {low if low < 0 else high}, which is no token id"
+        )
+    rows = rows.reshape(-1, rows.shape[-1])
+    if mask is None:
+        lengths = (rows.shape[1],) * rows.shape[0]
+        return TokenRows(rows.astype("<i4").tobytes(), lengths, high)
+    kept = _kept(mask, ids)
+    lengths = tuple(kept.sum(axis=1).tolist())
+    return TokenRows(rows[kept].astype("<i4").tobytes(), lengths, high)
+
+
+def _kept(mask: TensorValue, ids: TensorValue) -> NDArray[np.bool_]:
+    if mask.shape != ids.shape:
+        raise InvalidRequest(
+            f"input {shown(mask.name)} has shape {list(mask.shape)}; "
+            f"accepted: {list(ids.shape)}, that of {shown(ids.name)}"
+        )
+    values = array_of(mask)
+    kept: NDArray[np.bool_] = (values != 0).reshape(-1, values.shape[-1])
+    if not ((values == 0) | (values == 1)).all():
+        raise InvalidRequest(f"input {shown(mask.name)} holds more than 0 and 1")
+    starts = kept[:, 0] + np.count_nonzero(kept[:, 1:] & ~kept[:, :-1], axis=1)
+    if not (starts == 1).all():
+        row = int(np.argmin(starts == 1))
+        raise InvalidRequest(
+            f"input {shown(mask.name)}: row {row} needs its ones together and at least one of them"
+        )
+    return kept
+
+
+def check_zeros(tensor: TensorValue) -> None:
+    """InvalidRequest when a tensor, accepted only because it changes nothing, is not zero."""
+    if array_of(tensor).any():
+        raise InvalidRequest(f"input {shown(tensor.name)} is accepted only when all of it is 0")
+
+
+def write_oip(tensor: TensorValue, into: OutputTensor, *, typed: bool) -> bytes | None:
+    """Fill an OIP output; returns its raw content, or None when `typed` contents hold it."""
+    kind = BY_DTYPE[tensor.dtype]
+    into.name = tensor.name
+    into.datatype = kind.oip
+    into.shape.extend(tensor.shape)
+    if not typed:
+        return frame(tensor.strings) if kind.dtype == STRING else tensor.data
+    elements = list(tensor.strings) if kind.dtype == STRING else array_of(tensor).ravel().tolist()
+    getattr(into.contents, kind.contents).extend(elements)
+    return None
+
+
+def has_typed_form(tensor: TensorValue) -> bool:
+    """False for the element types that typed contents cannot hold."""
+    return bool(BY_DTYPE[tensor.dtype].contents)
+
+
+def top_classes(tensor: TensorValue, count: int, labels: Sequence[str]) -> TensorValue:
+    """The `count` highest of each row as "value:index:label" strings, best first.
+
+    The last dimension of `tensor` holds the classes. Raises InvalidRequest when it is
+    not numeric or has no dimension.
+    """
+    if tensor.dtype == STRING or not tensor.shape:
+        raise InvalidRequest(f"output {shown(tensor.name)} has no classes to rank")
+    values = array_of(tensor).reshape(-1, tensor.shape[-1])
+    count = min(count, values.shape[1])
+    order = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :count]
+    form = "{:f}" if values.dtype.kind == "f" else "{:d}"
+    strings = tuple(
+        _class_text(form.format(row[index]), index, labels).encode()
+        for row, best in zip(values.tolist(), order.tolist(), strict=True)
+        for index in best
+    )
+    return TensorValue(tensor.name, STRING, (*tensor.shape[:-1], count), strings=strings)
+
+
+def _class_text(value: str, index: int, labels: Sequence[str]) -> str:
+    return f"{value}:{index}:{labels[index]}" if index < len(labels) else f"{value}:{index}"
+
+
+def best_classes(tensor: TensorValue) -> list[tuple[int, float]]:
+    """Index and softmax probability of the best class of each row of logits [N, C]."""
+    logits = array_of(tensor).reshape(-1, tensor.shape[-1]).astype(np.float64)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    best = logits.argmax(axis=1)
+    scores = weights[np.arange(len(best)), best] / weights.sum(axis=1)
+    return list(zip(best.tolist(), scores.tolist(), strict=True))
+
+
+def read_native(tensor: common_pb2.Tensor) -> TensorValue:
+    """A native tensor as a domain tensor; raises InvalidRequest like `read_oip`."""
+    kind = BY_CODE.get(tensor.data_type)
+    name = tensor.name
+    if kind is None:
+        raise InvalidRequest(
+            f"tensor {shown(name)} has data type {tensor.data_type}; "
+            f"accepted: {listed(common_pb2.DataType.Name(c) for c in BY_CODE)}"  # type: ignore[arg-type]
+        )
+    count = element_count(name, tensor.shape)
+    shape = tuple(tensor.shape)
+    if kind.dtype == STRING:
+        check_strings(name, count)
+        if len(tensor.strings) != count or tensor.data:
+            raise InvalidRequest(
+                f"tensor {shown(name)} holds {len(tensor.strings)} strings and "
+                f"{len(tensor.data)} data bytes; shape {list(shape)} takes {count} and 0"
+            )
+        return TensorValue(name, STRING, shape, strings=tuple(tensor.strings))
+    size = count * _NUMPY[kind.oip].itemsize
+    if len(tensor.data) != size or tensor.strings:
+        raise InvalidRequest(
+            f"tensor {shown(name)} holds {len(tensor.data)} data bytes and "
+            f"{len(tensor.strings)} strings; shape {list(shape)} of {kind.dtype} "
+            f"takes {size} and 0"
+        )
+    if kind.dtype == "bool":
+        _check_bools(name, tensor.data)
+    return TensorValue(name, kind.dtype, shape, tensor.data)
+
+
+def write_native(tensor: TensorValue) -> common_pb2.Tensor:
+    """A domain tensor as a native one."""
+    return common_pb2.Tensor(
+        name=tensor.name,
+        data_type=BY_DTYPE[tensor.dtype].code,  # type: ignore[arg-type]
+        shape=tensor.shape,
+        data=tensor.data,
+        strings=tensor.strings,
+    )
+
+
+def native_rows(sequences: common_pb2.TokenSequences) -> TokenRows:
+    """Native token sequences; InvalidRequest when ids and lengths do not agree."""
+    data, lengths = sequences.token_ids, sequences.lengths
+    if len(lengths) > LIMITS.items:
+        raise InvalidRequest(f"{len(lengths)} sequences in one request; at most {LIMITS.items}")
+    if len(data) != 4 * sum(lengths) or not data:
+        raise InvalidRequest(
+            f"token_ids has {len(data)} bytes; lengths that sum to {sum(lengths)} take "
+            f"{4 * sum(lengths)}, and at least one id is needed"
+        )
+    ids = np.frombuffer(data, "<i4")
+    low = int(ids.min())
+    if low < 0:
+        raise InvalidRequest(f"token_ids holds {low}, which is no token id")
+    return TokenRows(data, tuple(lengths), int(ids.max()))
+
+
+def _typed(tensor: InputTensor, kind: ElementType, count: int) -> bytes:
+    values = _contents(tensor, kind)
+    if count > LIMITS.typed_elements:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} has {count} elements; typed contents take at most "
+            f"{LIMITS.typed_elements}, raw_input_contents more"
+        )
+    if len(values) != count:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} holds {len(values)} elements in {kind.contents}; "
+            f"shape {list(tensor.shape)} takes {count}"
+        )
+    elements = np.array(values, dtype=np.int64 if kind.high else _NUMPY[kind.oip])
+    if kind.high and ((elements < kind.low) | (elements > kind.high)).any():
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} holds elements outside {kind.oip}; "
+            f"accepted: {kind.low} to {kind.high}"
+        )
+    return elements.astype(_NUMPY[kind.oip], copy=False).tobytes()
+
+
+def _typed_strings(tensor: InputTensor, count: int) -> tuple[bytes, ...]:
+    values = _contents(tensor, BY_OIP["BYTES"])
+    if len(values) != count:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} holds {len(values)} elements in bytes_contents; "
+            f"shape {list(tensor.shape)} takes {count}"
+        )
+    return tuple(values)
+
+
+def _contents(tensor: InputTensor, kind: ElementType) -> Sequence[Any]:
+    """The one field of typed contents that fits the datatype; no other may be filled."""
+    contents: InferTensorContents = tensor.contents
+    for field, _ in contents.ListFields():
+        if field.name != kind.contents:
+            accepted = kind.contents or "raw_input_contents"
+            raise InvalidRequest(
+                f"input {shown(tensor.name)} of datatype {kind.oip} has {field.name}; "
+                f"accepted: {accepted}"
+            )
+    if not kind.contents:
+        raise InvalidRequest(
+            f"input {shown(tensor.name)} of datatype {kind.oip} has no content; "
+            "accepted: raw_input_contents"
+        )
+    values: Sequence[Any] = getattr(contents, kind.contents)
+    return values
+
+
+def check_strings(name: str, count: int) -> None:
+    """InvalidRequest when a string tensor has more elements than a request may hold."""
+    if count > LIMITS.strings:
+        raise InvalidRequest(
+            f"tensor {shown(name)} has {count} strings; at most {LIMITS.strings} in one tensor"
+        )
+
+
+def _check_bools(name: str, data: bytes) -> None:
+    if data and int(np.frombuffer(data, np.uint8).max()) > 1:
+        raise InvalidRequest(f"input {shown(name)} holds BOOL bytes other than 0 and 1")

@@ -1,0 +1,35 @@
+"""ModelStreamInfer: requests of the Open Inference Protocol on one stream."""
+
+from __future__ import annotations
+
+from controlplane.policy.records import Answer
+from controlplane.rpc.catalogue import Catalogue
+from controlplane.rpc.oip_request import Wanted, read_infer
+from controlplane.rpc.oip_response import write_stream_error, write_streamed
+from controlplane.rpc.status import Status
+from controlplane.rpc.streams import Opened
+from protos.inference.oip_pb2 import ModelInferRequest, ModelStreamInferResponse
+
+
+class OipDialect:
+    """Reads and writes the messages of ModelStreamInfer."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def identify(self, message: ModelInferRequest) -> str:
+        """The id that the answer echoes."""
+        return message.id
+
+    def open(self, message: ModelInferRequest) -> Opened[Wanted]:
+        """Check a request; raises ControlPlaneError."""
+        view = self._catalogue.view(message.model_name, message.model_version)
+        return Opened(*read_infer(message, view))
+
+    def answered(self, answer: Answer, request_id: str, extra: Wanted) -> ModelStreamInferResponse:
+        """The answer with its id and the mark that nothing follows it."""
+        return write_streamed(answer, request_id, extra)
+
+    def failed(self, status: Status, request_id: str) -> ModelStreamInferResponse:
+        """The reason with the id; the stream goes on."""
+        return write_stream_error(status, request_id)

@@ -1,0 +1,119 @@
+"""The control plane's gRPC server: every service on one port, with one message limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from controlplane.config import ControlPlaneConfig
+from controlplane.registry import Registry
+from controlplane.rpc.catalogue import Catalogue
+from controlplane.rpc.health import HealthServicer
+from controlplane.rpc.intake import Intake, Queue, Tokenizing
+from controlplane.rpc.native import NativeServicer
+from controlplane.rpc.oip import OipServicer, Repository
+from controlplane.rpc.services import service_handler
+from controlplane.rpc.statistics import Statistics
+from protos.inference import oip_pb2
+from protos.orchid.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2
+
+OIP = oip_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+NATIVE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
+FLEET = fleet_pb2.DESCRIPTOR.services_by_name["Fleet"]
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+
+# A peer that vanished without closing its connection is noticed within the sum of these.
+_KEEPALIVE_MS = 30_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the front doors stand in front of."""
+
+    queue: Queue
+    tokenizing: Tokenizing
+    registry: Registry
+    repository: Repository
+    fleet: fleet_pb2_grpc.FleetServicer | None
+    version: str
+    wall_ms: Callable[[], int]
+
+
+class ControlPlaneServer:
+    """Owns the server's life; call everything on one event loop."""
+
+    def __init__(self, config: ControlPlaneConfig, parts: Parts) -> None:
+        self._config = config
+        self._server = grpc.aio.server(options=_options(config))
+        intake = Intake(config, parts.queue, parts.tokenizing)
+        catalogue = Catalogue(parts.registry, Statistics(parts.wall_ms))
+        oip = OipServicer(intake, catalogue, parts.registry, parts.repository, parts.version)
+        self._health = HealthServicer(parts.registry, frozenset((OIP.full_name, NATIVE.full_name)))
+        handlers = [
+            service_handler(OIP, oip),
+            service_handler(NATIVE, NativeServicer(intake, catalogue)),
+            service_handler(HEALTH, self._health),
+        ]
+        names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]
+        adapter = cast(grpc.aio.Server, _GenericOnly(handlers))
+        if parts.fleet is not None:
+            fleet_pb2_grpc.add_FleetServicer_to_server(parts.fleet, adapter)
+            names.append(FLEET.full_name)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(names), adapter
+        )
+        self._server.add_generic_rpc_handlers(handlers)
+
+    async def start(self) -> str:
+        """Bind and serve; returns the address with the port that was given.
+
+        Raises OSError when the address cannot be bound.
+        """
+        listen = self._config.listen
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        await self._server.start()
+        if listen.startswith("unix:"):
+            return listen
+        return f"{listen.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let running ones end for up to `grace_s`, then cancel them."""
+        self._health.drain()
+        await self._server.stop(grace_s)
+
+
+class _GenericOnly:
+    """Collects the handlers of generated `add_..._to_server` functions.
+
+    It leaves out their registered form: grpc.aio waits on a future for each registered
+    method at every call.
+    """
+
+    def __init__(self, handlers: list[grpc.GenericRpcHandler]) -> None:
+        self._handlers = handlers
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._handlers.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
+        pass
+
+
+def _options(config: ControlPlaneConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_send_message_length", config.max_message_bytes),
+        # Two control planes on one port would split the callers between them.
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ]

@@ -1,0 +1,151 @@
+"""Turns a servicer object into gRPC method handlers that always end with a status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol, cast
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from controlplane.errors import Cancelled, ControlPlaneError
+from controlplane.rpc.status import Status, status_of
+
+_log = logging.getLogger(__name__)
+
+
+class Context(Protocol):
+    """The part of grpc.aio's servicer context that the front doors use."""
+
+    async def read(self) -> Any: ...
+
+    async def write(self, message: Any) -> None: ...
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
+    ) -> NoReturn: ...
+
+    def time_remaining(self) -> float | None: ...
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None: ...
+
+
+Method = Callable[[Any, Context], Awaitable[Any]]
+
+
+class Undecodable:
+    """Stands for a message whose bytes are not the protobuf message of the method."""
+
+    __slots__ = ("expected",)
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"the message is not a valid {self.expected}"
+
+
+def service_handler(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+    """Handlers for every method of `service`, each a coroutine of that name on `servicer`.
+
+    Unary methods take `(request, context)` and return a message or its bytes; methods
+    with a stream on either side take the same and use `context.read` and `write`. A
+    method that the servicer lacks answers UNIMPLEMENTED. Domain errors become statuses,
+    bytes that do not decode INVALID_ARGUMENT; for methods that read a stream, such bytes
+    arrive as `Undecodable` so that one bad message need not end the stream.
+    """
+    handlers = {method.name: _handler(method, servicer) for method in service.methods}
+    # One generic handler, not registered methods: grpc.aio waits on a future for each
+    # registered method at every call.
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _handler(method: MethodDescriptor, servicer: object) -> grpc.RpcMethodHandler[Any, Any]:
+    behaviour = cast(
+        Method,
+        getattr(servicer, method.name, None) or unimplemented(f"{method.name} is not supported"),
+    )
+    decode = _decoder(method)
+    if method.client_streaming and method.server_streaming:
+        guarded = _guarded(behaviour)
+        return grpc.stream_stream_rpc_method_handler(cast(Any, guarded), decode, _encode)
+    guarded = _guarded(_checked(behaviour))
+    if method.client_streaming:
+        return grpc.stream_unary_rpc_method_handler(cast(Any, guarded), decode, _encode)
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(cast(Any, guarded), decode, _encode)
+    return grpc.unary_unary_rpc_method_handler(cast(Any, guarded), decode, _encode)
+
+
+def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message | Undecodable]:
+    parse = GetMessageClass(method.input_type).FromString
+    undecodable = Undecodable(method.input_type.full_name)
+
+    def decode(data: bytes) -> Message | Undecodable:
+        try:
+            return parse(data)
+        except DecodeError:
+            return undecodable
+
+    return decode
+
+
+def _encode(message: Message | bytes) -> bytes:
+    return message if type(message) is bytes else cast(Message, message).SerializeToString()
+
+
+def unimplemented(reason: str) -> Method:
+    """A method that answers UNIMPLEMENTED and says why."""
+
+    async def answer(request: object, context: Context) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, reason, ())
+
+    return staticmethod(answer)
+
+
+def _checked(method: Method) -> Method:
+    async def checked(request: Any, context: Context) -> Any:
+        if type(request) is Undecodable:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request), ())
+        return await method(request, context)
+
+    return checked
+
+
+def _guarded(method: Method) -> Method:
+    async def guarded(request: Any, context: Context) -> Any:
+        try:
+            return await method(request, context)
+        except ControlPlaneError as error:
+            await abort(context, status_of(error))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancelled this call, something it waited for ended: the caller is
+            # still there and must hear of it.
+            await abort(context, status_of(Cancelled("the request was cancelled by the server")))
+        except grpc.aio.BaseError:
+            # The call has its status already, or the transport ended it.
+            raise
+        except Exception as error:
+            log_fault(error)
+            await abort(context, status_of(error))
+
+    return guarded
+
+
+def log_fault(error: BaseException) -> None:
+    """Log a fault of ours: where it happened, without its text, which could hold content."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    _log.error("unexpected %s\n%s", type(error).__name__, where)
+
+
+async def abort(context: Context, status: Status) -> NoReturn:
+    """Ends the call with `status` and its retry guidance."""
+    await context.abort(status.code, status.message, status.trailers)

@@ -1,0 +1,101 @@
+"""The one place where a domain error becomes a gRPC status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from controlplane.errors import (
+    Cancelled,
+    ControlPlaneError,
+    InvalidRequest,
+    NotFound,
+    Refused,
+    TooLate,
+    Unavailable,
+    Unsatisfiable,
+    WorkerFault,
+)
+
+RETRY_AFTER = "retry-after-ms"
+# gRPC clients with a retry policy wait this long before the next attempt.
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+
+# A status travels in trailing metadata, of which clients accept 8 KiB by default and
+# where a byte outside ASCII takes three.
+_MESSAGE_BYTES = 2000
+
+_CODES: dict[type[ControlPlaneError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
+    TooLate: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Refused: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    WorkerFault: grpc.StatusCode.UNAVAILABLE,
+    Cancelled: grpc.StatusCode.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a caller is told: code, reason, and when trying again may help (0: not known)."""
+
+    code: grpc.StatusCode
+    message: str
+    retry_after_ms: int = 0
+
+    @property
+    def number(self) -> int:
+        """The code as the integer that google.rpc.Code gives it."""
+        return int(self.code.value[0])
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata that carries the retry guidance."""
+        if self.retry_after_ms <= 0:
+            return ()
+        after = str(self.retry_after_ms)
+        return ((RETRY_AFTER, after), (RETRY_PUSHBACK, after))
+
+
+INTERNAL = Status(grpc.StatusCode.INTERNAL, "internal error; the control plane's log has the cause")
+
+
+def status_of(error: BaseException) -> Status:
+    """Status of any error a servicer can meet.
+
+    Domain errors map by type; what is not a domain error is a fault of ours and is
+    INTERNAL without its text, which could hold content.
+    """
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            retry = error.retry_after_ms if isinstance(error, Refused | Unavailable) else 0
+            return Status(code, bounded(str(error)), retry)
+    return INTERNAL
+
+
+def bounded(message: str) -> str:
+    """`message`, cut so that it fits into trailing metadata."""
+    raw = message.encode("utf-8", "replace")
+    if len(raw) <= _MESSAGE_BYTES:
+        return message
+    return raw[:_MESSAGE_BYTES].decode("utf-8", "ignore") + " ..."
+
+
+def shown(value: str, limit: int = 80) -> str:
+    """A caller's own string as an error may quote it: printable ASCII, quoted, bounded."""
+    text = ascii(value[:limit])
+    return text if len(value) <= limit else f"{text} (cut, {len(value)} characters)"
+
+
+def listed(names: Iterable[str], limit: int = 20) -> str:
+    """Names that are accepted, for an error message: sorted, quoted, bounded."""
+    ordered = sorted(names)
+    if not ordered:
+        return "none"
+    text = ", ".join(shown(name) for name in ordered[:limit])
+    return text if len(ordered) <= limit else f"{text} and {len(ordered) - limit} more"

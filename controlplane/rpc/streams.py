@@ -1,0 +1,230 @@
+"""Many requests in flight on one stream: the mechanism that both front doors share.
+
+A message costs no task of its own: the reader submits it, the end of its future puts the
+answer into an outbox, and one writer empties that. Only texts that need a tokenizer
+thread take a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
+from controlplane.policy.records import Answer, Request
+from controlplane.rpc.asks import Ask
+from controlplane.rpc.intake import Arrival, Intake, traceparent_of
+from controlplane.rpc.services import Context, Undecodable, log_fault
+from controlplane.rpc.status import Status, status_of
+
+# Requests of one stream that were read and whose answers are not yet written. The reader
+# waits beyond it, and the transport's flow control then holds the caller back.
+MAX_OUTSTANDING = 1024
+
+Extra = TypeVar("Extra")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Generic[Extra]):
+    """A message that was read: its ask, and what its answer's writer needs to know."""
+
+    ask: Ask
+    extra: Extra
+
+
+class Dialect(Protocol[Extra]):
+    """How one protocol reads and writes the messages of a stream."""
+
+    def identify(self, message: Any) -> str:
+        """The caller's own id of a request."""
+
+    def open(self, message: Any) -> Opened[Extra]:
+        """Check a message; raises ControlPlaneError."""
+
+    def answered(self, answer: Answer, request_id: str, extra: Extra) -> Any:
+        """The message that carries an answer."""
+
+    def failed(self, status: Status, request_id: str) -> Any:
+        """The message that says why a request has no answer."""
+
+
+class Stream(Generic[Extra]):
+    """One caller's stream, from its first message to its last answer."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        dialect: Dialect[Extra],
+        context: Context,
+        max_outstanding: int = MAX_OUTSTANDING,
+    ) -> None:
+        self._intake = intake
+        self._dialect = dialect
+        self._context = context
+        self._max_outstanding = max_outstanding
+        self._loop = asyncio.get_running_loop()
+        self._traceparent = traceparent_of(context)
+        self._outbox: deque[Any] = deque()
+        self._outstanding = 0
+        self._calls: set[_Call[Extra]] = set()
+        self._reading = True
+        self._writer_waits: asyncio.Future[None] | None = None
+        self._reader_waits: asyncio.Future[None] | None = None
+
+    async def serve(self) -> None:
+        """Answer every message; ends after the caller's last message is answered.
+
+        When the caller goes away, what is still in flight is cancelled at once.
+        """
+        writer = self._loop.create_task(self._write())
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                self._accept(message)
+                if self._outstanding >= self._max_outstanding:
+                    self._reader_waits = self._loop.create_future()
+                    await asyncio.wait(
+                        (self._reader_waits, writer), return_when=asyncio.FIRST_COMPLETED
+                    )
+                if writer.done():
+                    break
+            self._reading = False
+            _wake(self._writer_waits)
+            await writer
+        finally:
+            writer.cancel()
+            for call in tuple(self._calls):
+                call.abandon()
+
+    def _accept(self, message: Any) -> None:
+        self._outstanding += 1
+        call = _Call[Extra](self, self._intake.now_ns())
+        try:
+            if type(message) is Undecodable:
+                raise InvalidRequest(str(message))
+            call.id = self._dialect.identify(message)
+            opened = call.opened = self._dialect.open(message)
+            arrival = self._intake.arrival(
+                opened.ask, call.at_ns, self._context.time_remaining(), self._traceparent
+            )
+            self._calls.add(call)
+            request = self._intake.request_now(opened.ask, arrival)
+            if request is None:
+                call.tokenising = self._loop.create_task(self._tokenise(call, arrival))
+            else:
+                call.submit(request)
+        except Exception as error:
+            self.fail(call, error)
+
+    async def _tokenise(self, call: _Call[Extra], arrival: Arrival) -> None:
+        assert call.opened is not None
+        try:
+            request = await self._intake.request(call.opened.ask, arrival)
+            call.submit(request)
+        except Exception as error:
+            self.fail(call, error)
+        finally:
+            call.tokenising = None
+
+    def finish(self, call: _Call[Extra], answer: Answer) -> None:
+        """Put an answer into the outbox and count it."""
+        assert call.opened is not None
+        started_ns = self._intake.now_ns()
+        try:
+            message = self._dialect.answered(answer, call.id, call.opened.extra)
+        except Exception as error:
+            self.fail(call, error)
+            return
+        spent_ns = self._intake.now_ns() - started_ns
+        call.opened.ask.view.counters.succeeded(answer.outcome, spent_ns)
+        self._put(call, message)
+
+    def fail(self, call: _Call[Extra], error: BaseException) -> None:
+        """Put the reason why there is no answer into the outbox and count it."""
+        if not isinstance(error, ControlPlaneError):
+            log_fault(error)
+        if call.opened is not None:
+            call.opened.ask.view.counters.failed(self._intake.now_ns() - call.at_ns)
+        self._put(call, self._dialect.failed(status_of(error), call.id))
+
+    def _put(self, call: _Call[Extra], message: Any) -> None:
+        self._calls.discard(call)
+        self._outbox.append(message)
+        _wake(self._writer_waits)
+
+    async def _write(self) -> None:
+        outbox, write = self._outbox, self._context.write
+        while True:
+            while outbox:
+                try:
+                    await write(outbox.popleft())
+                except grpc.aio.InternalError:
+                    return  # the caller is gone, and the reader about to hear of it
+                self._outstanding -= 1
+            if self._outstanding < self._max_outstanding:
+                _wake(self._reader_waits)
+            if not self._reading and self._outstanding == 0:
+                return
+            self._writer_waits = self._loop.create_future()
+            await self._writer_waits
+
+    @property
+    def intake(self) -> Intake:
+        """Where this stream's requests go."""
+        return self._intake
+
+
+class _Call(Generic[Extra]):
+    """One message of a stream until its answer is in the outbox."""
+
+    __slots__ = ("at_ns", "future", "id", "opened", "request", "stream", "tokenising")
+
+    def __init__(self, stream: Stream[Extra], at_ns: int) -> None:
+        self.stream = stream
+        self.at_ns = at_ns
+        self.id = ""
+        self.opened: Opened[Extra] | None = None
+        self.tokenising: asyncio.Task[None] | None = None
+        self.request: Request | None = None
+        self.future: asyncio.Future[Answer] | None = None
+
+    def submit(self, request: Request) -> None:
+        """Admit the request; raises like `Dispatcher.submit`."""
+        self.future = self.stream.intake.submit(request)
+        self.request = request
+        self.future.add_done_callback(self._ended)
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self.tokenising is not None:
+            self.tokenising.cancel()
+        if self.future is not None and self.request is not None:
+            self.future.remove_done_callback(self._ended)
+            self.stream.intake.cancel(self.request)
+            _retrieve(self.future)
+        if self.opened is not None:
+            view = self.opened.ask.view
+            view.counters.failed(self.stream.intake.now_ns() - self.at_ns)
+
+    def _ended(self, future: asyncio.Future[Answer]) -> None:
+        if future.cancelled():
+            self.stream.fail(self, Cancelled("the request was cancelled by the server"))
+            return
+        error = future.exception()
+        if error is None:
+            self.stream.finish(self, future.result())
+        else:
+            self.stream.fail(self, error)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+def _retrieve(future: asyncio.Future[Answer]) -> None:
+    """Mark a future's error as seen, so that its collection logs nothing."""
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
