@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from controlplane.policy.records import Shape
+from controlplane.errors import NotFound, Unsatisfiable
+from controlplane.policy.records import RequestClass, Shape
+
+# Callers choose floors and prohibitions freely, so the memory of answers is bounded.
+_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,137 @@ class VariantProfile:
             tokens += other.tokens
             squared += other.squared_tokens
         return max(1, int(self.s0_ns + self.s1_ns * tokens + self.s2_ns * squared))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant as the policy sees it.
+
+    `quality` is its measured quality (0 to 1), `max_tokens` bounds one sequence (0 when
+    sequences have no length), `batchable` says whether one run may hold several requests.
+    """
+
+    name: str
+    tokenizer: str
+    quality: float
+    profile: VariantProfile
+    max_tokens: int = 0
+    batchable: bool = False
+
+
+def dominated(candidates: Sequence[Candidate], reference: Mapping[str, Shape]) -> dict[str, str]:
+    """Which candidates another one beats in both quality and predicted service.
+
+    Maps each dominated name to the name that dominates it: at least as good and at most
+    as slow at the reference shape of its tokenizer, and better in one of the two. Of
+    equals the earlier one stays.
+    """
+    costs = [c.profile.predict(reference[c.tokenizer]) for c in candidates]
+    beaten: dict[str, str] = {}
+    best_cost: int | None = None
+    best_name = ""
+    order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].quality, costs[i], i))
+    for i in order:
+        if best_cost is not None and costs[i] >= best_cost:
+            beaten[candidates[i].name] = best_name
+        else:
+            best_cost, best_name = costs[i], candidates[i].name
+    return beaten
+
+
+_Key = tuple[frozenset[str], float, frozenset[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantTable:
+    """The candidates of one pool, most accurate first; positions are the variant numbers."""
+
+    candidates: tuple[Candidate, ...]
+    numbers: Mapping[str, int]
+    dominated: Mapping[str, str]
+    reference: Mapping[str, Shape]
+    shortest_limit: int
+    _remembered: dict[_Key, tuple[int, ...]] = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def build(candidates: Sequence[Candidate], reference_tokens: int = 0) -> VariantTable:
+        """Order the candidates and find the frontier.
+
+        `reference_tokens` is the sequence length at which variants are compared; 0 takes
+        the length at which the profiles were measured.
+        """
+        length = reference_tokens or max(
+            (c.profile.reference_tokens for c in candidates), default=0
+        )
+        reference = {c.tokenizer: Shape.of_lengths([length]) for c in candidates}
+        ordered = tuple(
+            sorted(
+                candidates, key=lambda c: (-c.quality, c.profile.predict(reference[c.tokenizer]))
+            )
+        )
+        return VariantTable(
+            candidates=ordered,
+            numbers={c.name: k for k, c in enumerate(ordered)},
+            dominated=dominated(ordered, reference),
+            reference=reference,
+            shortest_limit=min((c.max_tokens for c in ordered if c.max_tokens), default=0),
+        )
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def eligible(self, klass: RequestClass, shapes: Mapping[str, Shape]) -> tuple[int, ...]:
+        """Numbers of the variants that may answer, most accurate first, never empty.
+
+        Dominated variants are left out, judged among those that the request allows, so a
+        floor or a prohibition never leaves a request without its best remaining choice.
+        Raises NotFound for an unknown pin, Unsatisfiable when nothing is left.
+        """
+        longest = max((s.longest_tokens for s in shapes.values()), default=0)
+        if self.shortest_limit and longest > self.shortest_limit:
+            return self._select(klass, shapes)
+        key = (frozenset(shapes), klass.minimum_quality, klass.prohibited, klass.variant)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._select(klass, shapes)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = found
+        return found
+
+    def _select(self, klass: RequestClass, shapes: Mapping[str, Shape]) -> tuple[int, ...]:
+        if klass.variant and klass.variant not in self.numbers:
+            raise NotFound(f"no variant {klass.variant!r} here; variants: {self._names()}")
+        unknown = sorted(name for name in klass.prohibited if name not in self.numbers)
+        allowed = []
+        reasons = []
+        for candidate in self.candidates:
+            reason = _obstacle(candidate, klass, shapes)
+            if reason:
+                reasons.append(f"{candidate.name}: {reason}")
+            else:
+                allowed.append(candidate)
+        if not allowed:
+            hint = f" (prohibited but unknown: {', '.join(unknown)})" if unknown else ""
+            raise Unsatisfiable("no variant may answer: " + "; ".join(reasons) + hint)
+        beaten = dominated(allowed, self.reference)
+        return tuple(self.numbers[c.name] for c in allowed if c.name not in beaten)
+
+    def _names(self) -> str:
+        return ", ".join(c.name for c in self.candidates)
+
+
+def _obstacle(candidate: Candidate, klass: RequestClass, shapes: Mapping[str, Shape]) -> str:
+    """Why a candidate may not answer, empty when it may."""
+    if klass.variant and candidate.name != klass.variant:
+        return f"the request is pinned to {klass.variant}"
+    if candidate.name in klass.prohibited:
+        return "prohibited"
+    if candidate.quality < klass.minimum_quality:
+        return f"quality {candidate.quality:.4f} is below the floor {klass.minimum_quality:.4f}"
+    shape = shapes.get(candidate.tokenizer)
+    if shape is None:
+        return f"takes tokens of {candidate.tokenizer!r}, the request has {sorted(shapes)}"
+    if candidate.max_tokens and shape.longest_tokens > candidate.max_tokens:
+        return f"takes {candidate.max_tokens} tokens, the request has {shape.longest_tokens}"
+    return ""

@@ -1,0 +1,99 @@
+"""Whether a request may wait at all: exact bounds, and refusal of what cannot be on time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from controlplane.policy.margins import completion_ns, lucky_ns
+
+
+class Refusal:
+    """Stable words for why a request was not admitted."""
+
+    QUEUE_FULL = "queue-full"
+    WORK_BOUND = "predicted-work-bound"
+    BEHIND_WORK = "deadline-behind-work-ahead"
+    TOO_SHORT = "deadline-below-service-time"
+    EXPIRED = "expired"
+    NO_WORKER = "no-worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a queue may hold: requests, exactly, and the ns live workers may need for them."""
+
+    max_items: int
+    max_work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What stands before a newcomer; times in ns.
+
+    `ahead_ns` is the corrected work that comes before it (residual of runs plus queued
+    requests that are due earlier), `total_ns` all of it, `queued` the waiting requests,
+    `workers` the live ones, `idle` those of them that have nothing to do.
+    """
+
+    ahead_ns: float
+    total_ns: float
+    queued: int
+    workers: int
+    idle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer at the door, with the numbers it rests on.
+
+    `reason` is empty when admitted; `variants` are the numbers that may answer then.
+    `completion_ns` is when the request would be done, from now, with its margin;
+    `retry_after_ms` when trying again makes sense, 0 when waiting does not help.
+    """
+
+    admitted: bool
+    reason: str
+    variants: tuple[int, ...]
+    completion_ns: float
+    retry_after_ms: int
+
+
+def admit(
+    variants: tuple[int, ...],
+    *,
+    service_ns: float,
+    hopeful_ns: float,
+    sigma: float,
+    slack_ns: int,
+    load: Load,
+    bounds: Bounds,
+    z: float,
+) -> Admission:
+    """Decide for one newcomer whose best hope of being on time takes `service_ns`.
+
+    `slack_ns` is what it has left; `hopeful_ns` its service by profile or correction,
+    whichever is less. An idle worker takes whatever still has a chance by the hopeful
+    number: without completions a wrong correction would never heal.
+    """
+    if slack_ns <= 0:
+        return Admission(False, Refusal.EXPIRED, (), 0.0, 0)
+    if load.workers < 1:
+        return Admission(False, Refusal.NO_WORKER, (), 0.0, 0)
+    done = completion_ns(service_ns, sigma, z, load.ahead_ns, load.workers)
+    if load.queued >= bounds.max_items:
+        return Admission(False, Refusal.QUEUE_FULL, (), done, _drain_ms(load.total_ns, load))
+    over = load.total_ns + service_ns - bounds.max_work_ns * load.workers
+    if over > 0.0:
+        return Admission(False, Refusal.WORK_BOUND, (), done, _drain_ms(over, load))
+    if lucky_ns(hopeful_ns, sigma) > slack_ns:
+        return Admission(False, Refusal.TOO_SHORT, (), done, 0)
+    if done > slack_ns and (load.queued or not load.idle):
+        over = (done - slack_ns) * load.workers
+        return Admission(False, Refusal.BEHIND_WORK, (), done, _drain_ms(over, load))
+    return Admission(True, "", variants, done, 0)
+
+
+def _drain_ms(work_ns: float, load: Load) -> int:
+    """Whole ms, at least 1, until the live workers have done `work_ns`."""
+    return max(1, math.ceil(work_ns / load.workers / 1e6))

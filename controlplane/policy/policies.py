@@ -1,0 +1,123 @@
+"""The policies a pool can run, behind one protocol: Orchid's own and those it is measured against.
+
+The live server and the simulator use these same objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.policy.admission import Admission, Bounds, Load, admit
+from controlplane.policy.records import Decision
+from controlplane.policy.selector import Estimate, Reason, Situation, fixed, late_binding
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A newcomer at the door. `estimates` are its eligible variants, most accurate first.
+
+    `nominal_ns` are the same predictions without the online correction, `slack_ns` the
+    time until its deadline less what the way there and back takes.
+    """
+
+    now_ns: int
+    slack_ns: int
+    estimates: Sequence[Estimate]
+    nominal_ns: Sequence[int]
+    load: Load
+    bounds: Bounds
+
+
+class Policy(Protocol):
+    """Decides at the door and when a worker frees; holds no clock and no queue."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is selected."""
+
+    @property
+    def by_deadline(self) -> bool:
+        """Whether the queue is ordered by deadline (else by arrival)."""
+
+    def admit(self, arrival: Arrival) -> Admission:
+        """Admit or refuse; an admission may leave fewer variants than were eligible."""
+
+    def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
+        """Run the head on one of the estimates, or drop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orchid:
+    """Late binding with a reserve (see `selector.late_binding`)."""
+
+    confidence_z: float = 1.645
+    reserve: float = 0.35
+    name: str = "orchid"
+    by_deadline: bool = True
+
+    def admit(self, arrival: Arrival) -> Admission:
+        """Refuse what would be late even on its fastest eligible variant."""
+        place = min(range(len(arrival.estimates)), key=lambda i: arrival.estimates[i].predicted_ns)
+        fastest = arrival.estimates[place]
+        return admit(
+            tuple(estimate.variant for estimate in arrival.estimates),
+            service_ns=fastest.predicted_ns,
+            hopeful_ns=min(fastest.predicted_ns, arrival.nominal_ns[place]),
+            sigma=fastest.sigma,
+            slack_ns=arrival.slack_ns,
+            load=arrival.load,
+            bounds=arrival.bounds,
+            z=self.confidence_z,
+        )
+
+    def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
+        """The design's rule for the head of the queue."""
+        return late_binding(estimates, situation, z=self.confidence_z, reserve=self.reserve)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """One variant fixed at arrival, honest admission, first come first served.
+
+    Refused when the exact residual work ahead plus the own predicted service exceeds the
+    deadline; what has expired is dropped at dispatch.
+    """
+
+    name: str
+    reason: str
+    cheapest: bool
+    by_deadline: bool = False
+
+    def admit(self, arrival: Arrival) -> Admission:
+        """Refuse when work ahead plus own service is more than the deadline leaves."""
+        places = range(len(arrival.estimates))
+        place = min(places, key=lambda i: arrival.nominal_ns[i]) if self.cheapest else 0
+        chosen = arrival.estimates[place]
+        return admit(
+            (chosen.variant,),
+            service_ns=chosen.predicted_ns,
+            hopeful_ns=min(chosen.predicted_ns, arrival.nominal_ns[place]),
+            sigma=chosen.sigma,
+            slack_ns=arrival.slack_ns,
+            load=arrival.load,
+            bounds=arrival.bounds,
+            z=0.0,
+        )
+
+    def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
+        """Run the fixed variant unless the request has expired."""
+        return fixed(estimates[0], situation, self.reason)
+
+
+def build(name: str, *, confidence_z: float, reserve: float) -> Policy:
+    """The policy called `name`; ValueError names the known ones."""
+    makers: dict[str, Callable[[], Policy]] = {
+        "orchid": lambda: Orchid(confidence_z, reserve),
+        "accurate": lambda: Fixed("accurate", Reason.FIXED_ACCURATE, cheapest=False),
+        "cheap": lambda: Fixed("cheap", Reason.FIXED_CHEAP, cheapest=True),
+    }
+    if name not in makers:
+        raise ValueError(f"unknown policy {name!r}; policies: {', '.join(sorted(makers))}")
+    return makers[name]()

@@ -1,0 +1,335 @@
+"""One model's queue with everything a decision about it needs; pure, time is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from controlplane.errors import ControlPlaneError
+from controlplane.policy import batching
+from controlplane.policy.admission import Admission, Bounds, Load
+from controlplane.policy.corrections import Corrections
+from controlplane.policy.edf import EdfQueue
+from controlplane.policy.ledgers import BusyWork, QueuedWork
+from controlplane.policy.policies import Arrival, Policy
+from controlplane.policy.profiles import Candidate, VariantTable
+from controlplane.policy.records import Decision, DecisionKind, Request
+from controlplane.policy.selector import Estimate, Situation
+
+# How far behind the head a worker looks for a request that its variants can answer.
+_SCAN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`."""
+
+    bounds: Bounds
+    confidence_z: float = 1.645
+    reserve: float = 0.35
+    prefetch: int = 1
+    max_batch: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A queued request with its nominal predictions, parallel to `request.eligible`."""
+
+    request: Request
+    nominal_ns: tuple[int, ...]
+    fastest: int
+    fastest_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A worker that would take work: its ready variants as a bit mask, and when it can start.
+
+    `start_ns` is from now; `takers` counts the workers of the pool in the same position.
+    """
+
+    mask: int
+    start_ns: float
+    start_spread_ns: float
+    takers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a worker that would take work gets: requests that left the queue, and why.
+
+    `nominal_ns` is the uncorrected prediction of the run, 0 for a drop. `approximations`
+    says of each request whether a more accurate variant was eligible for it.
+    """
+
+    decision: Decision
+    candidate: Candidate | None
+    requests: tuple[Request, ...]
+    nominal_ns: int
+    approximations: tuple[bool, ...]
+
+
+class Pool:
+    """Queue, corrections and load of one model. The scheduler keeps `live`, `idle` and `busy`."""
+
+    def __init__(self, model: str, table: VariantTable, policy: Policy, settings: Settings) -> None:
+        self.model = model
+        self.table = table
+        self.policy = policy
+        self.corrections = Corrections([c.profile.sigma for c in table.candidates])
+        self.live = 0
+        self.idle = 0
+        self.busy = BusyWork()
+        # Pools that share a worker with this one: their queues stand before it too.
+        self.siblings: tuple[Pool, ...] = ()
+        self._settings = settings
+        self._queue: EdfQueue[Entry] = EdfQueue(settings.bounds.max_items)
+        self._work = QueuedWork(len(table))
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def head_deadline_ns(self) -> int | None:
+        """Deadline of the head; None when nothing is queued."""
+        head = self._queue.head()
+        return None if head is None else head.request.deadline_ns
+
+    def own_work_ns(self) -> float:
+        """Corrected work queued here, each request on its fastest eligible variant."""
+        return self._work.corrected(self.corrections.factors)
+
+    def queued_work_ns(self) -> float:
+        """Corrected work queued here and in the pools that share workers."""
+        total = self.own_work_ns()
+        for sibling in self.siblings:
+            total += sibling.own_work_ns()
+        return total
+
+    def offer(self, request: Request, now_ns: int, trip_ns: float) -> Admission:
+        """Admit a request with `eligible` set, or refuse it; `trip_ns` is the way there and back.
+
+        An admission may narrow `request.eligible`.
+        """
+        nominal = self._nominal(request)
+        admission = self.policy.admit(
+            Arrival(
+                now_ns=now_ns,
+                slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+                estimates=self._estimates(request.eligible, nominal, -1),
+                nominal_ns=nominal,
+                load=self._load(request.deadline_ns, now_ns),
+                bounds=self._settings.bounds,
+            )
+        )
+        if admission.admitted:
+            request.eligible = admission.variants
+            self._push(request)
+        return admission
+
+    def requeue(self, request: Request) -> bool:
+        """Queue an admitted request again, in its old place; False when the queue is full."""
+        return not self._queue.full and self._push(request)
+
+    def withdraw(self, request_id: int) -> bool:
+        """Take a request out of the queue; False when it is not there."""
+        entry = self._queue.cancel(request_id)
+        if entry is not None:
+            self._forget(entry)
+        return entry is not None
+
+    def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
+        """The next decision for a worker; None when it can answer nothing that is queued."""
+        entry = self._runnable(taker.mask)
+        if entry is None:
+            return None
+        situation = self._situation(entry, taker, now_ns, trip_ns)
+        estimates = self._estimates(entry.request.eligible, entry.nominal_ns, taker.mask)
+        decision = self.policy.decide(estimates, situation)
+        self._remove(entry)
+        if decision.kind is DecisionKind.DROP:
+            return Choice(decision, None, (entry.request,), 0, (False,))
+        return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
+
+    def completed(self, candidate: Candidate, nominal_ns: int, measured_ns: int) -> None:
+        """A run ended: correct the predictions by what it took."""
+        number = self.table.numbers.get(candidate.name)
+        if number is not None and measured_ns > 0:
+            self.corrections.observe(number, measured_ns / nominal_ns)
+
+    def retable(self, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
+        """Take a new variant table; returns the queued requests that it cannot answer."""
+        renumbered = {
+            k: self.table.numbers[c.name]
+            for k, c in enumerate(table.candidates)
+            if c.name in self.table.numbers
+        }
+        sigmas = [c.profile.sigma for c in table.candidates]
+        self.corrections = self.corrections.carried(renumbered, sigmas)
+        queued = sorted((e.request for e in self._queue.items()), key=lambda r: r.id)
+        names = [c.name for c in self.table.candidates]
+        self.table = table
+        self._queue = EdfQueue(self._settings.bounds.max_items)
+        self._work = QueuedWork(len(table))
+        orphans: list[tuple[Request, ControlPlaneError]] = []
+        for request in queued:
+            before = {names[k] for k in request.eligible}
+            try:
+                request.eligible = self.reconsider(request, before)
+            except ControlPlaneError as error:
+                orphans.append((request, error))
+            else:
+                self._push(request)
+        return orphans
+
+    def reconsider(self, request: Request, before: set[str]) -> tuple[int, ...]:
+        """Numbers that may answer a request in this table, given the names that could before.
+
+        What admission left of the variants stays left, as far as it still exists.
+        """
+        eligible = self.table.eligible(request.klass, request.shapes)
+        kept = tuple(k for k in eligible if self.table.candidates[k].name in before)
+        return kept or eligible
+
+    def _with_followers(
+        self,
+        head: Entry,
+        decision: Decision,
+        situation: Situation,
+        taker: Taker,
+        now_ns: int,
+        trip_ns: float,
+    ) -> Choice:
+        number = decision.variant
+        candidate = self.table.candidates[number]
+        joined: list[Entry] = []
+        share = batching.fair_share(situation.waiting + 1, taker.takers)
+        limit = min(self._settings.max_batch, share)
+        profile = candidate.profile
+        if candidate.batchable and limit > 1 and len(self._queue):
+            mates = [e for e in self._next(2 * limit) if number in e.request.eligible]
+            run = batching.Run(
+                profile=profile,
+                factor=self.corrections.factors[number],
+                sigma=self.corrections.sigmas[number],
+                start_ns=taker.start_ns,
+                start_spread_ns=taker.start_spread_ns,
+                ahead_ns=situation.busy_ns + situation.queued_ns,
+                workers=max(1, self.live),
+                z=self._settings.confidence_z,
+                reserve=self._settings.reserve,
+                fallback=number == head.fastest,
+            )
+            members = (self._member(e, candidate.tokenizer, now_ns, trip_ns) for e in mates)
+            first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
+            joined = [mates[place] for place in batching.grow(first, members, run, limit)]
+        for entry in joined:
+            self._remove(entry)
+        requests = (head.request, *(entry.request for entry in joined))
+        shape = head.request.shapes[candidate.tokenizer]
+        if joined:
+            others = [e.request.shapes[candidate.tokenizer] for e in joined]
+            nominal = profile.predict(shape, others)
+            predicted = nominal * self.corrections.factors[number]
+            decision = replace(decision, batch=len(requests), predicted_ns=predicted)
+        else:
+            nominal = head.nominal_ns[head.request.eligible.index(number)]
+        approximations = tuple(self._approximates(request, number) for request in requests)
+        return Choice(decision, candidate, requests, nominal, approximations)
+
+    def _approximates(self, request: Request, number: int) -> bool:
+        return number != self.table.eligible(request.klass, request.shapes)[0]
+
+    def _member(self, entry: Entry, tokenizer: str, now_ns: int, trip_ns: float) -> batching.Member:
+        request = entry.request
+        return batching.Member(
+            shape=request.shapes[tokenizer],
+            slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+            deadline_ns=request.deadline_ns - request.arrived_ns,
+            fastest_ns=entry.fastest_ns * self.corrections.factors[entry.fastest],
+        )
+
+    def _next(self, limit: int) -> Iterator[Entry]:
+        head = self._queue.head()
+        if head is not None:
+            yield head
+            yield from self._queue.after_head(limit - 1)
+
+    def _runnable(self, mask: int) -> Entry | None:
+        for entry in self._next(_SCAN):
+            if any(mask >> number & 1 for number in entry.request.eligible):
+                return entry
+        return None
+
+    def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
+        request = entry.request
+        fastest_ns = entry.fastest_ns * self.corrections.factors[entry.fastest]
+        return Situation(
+            slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+            deadline_ns=request.deadline_ns - request.arrived_ns,
+            busy_ns=self.busy.residual_ns(now_ns),
+            queued_ns=max(0.0, self.queued_work_ns() - fastest_ns),
+            waiting=len(self._queue) - 1,
+            workers=self.live,
+            hopeful_ns=min(fastest_ns, entry.fastest_ns),
+            start_ns=taker.start_ns,
+            start_spread_ns=taker.start_spread_ns,
+        )
+
+    def _load(self, deadline_ns: int, now_ns: int) -> Load:
+        residual = self.busy.residual_ns(now_ns)
+        queued = self.queued_work_ns()
+        ahead = queued
+        if self.policy.by_deadline and self._work.total:
+            share = self._work.due_by(deadline_ns, now_ns) / self._work.total
+            own = self.own_work_ns()
+            ahead = queued - own * (1.0 - share)
+        return Load(
+            ahead_ns=residual + ahead,
+            total_ns=queued,
+            queued=len(self._queue),
+            workers=self.live,
+            idle=self.idle,
+        )
+
+    def _estimates(
+        self, eligible: tuple[int, ...], nominal: tuple[int, ...], mask: int
+    ) -> list[Estimate]:
+        factors, sigmas = self.corrections.factors, self.corrections.sigmas
+        return [
+            Estimate(number, predicted * factors[number], sigmas[number])
+            for number, predicted in zip(eligible, nominal, strict=True)
+            if mask >> number & 1
+        ]
+
+    def _nominal(self, request: Request) -> tuple[int, ...]:
+        candidates, shapes = self.table.candidates, request.shapes
+        return tuple(
+            candidates[number].profile.predict(shapes[candidates[number].tokenizer])
+            for number in request.eligible
+        )
+
+    def _push(self, request: Request) -> bool:
+        nominal = self._nominal(request)
+        place = min(range(len(nominal)), key=nominal.__getitem__)
+        entry = Entry(request, nominal, request.eligible[place], nominal[place])
+        key = request.deadline_ns if self.policy.by_deadline else request.arrived_ns
+        if not self._queue.push(key, request.id, entry):
+            return False
+        self._work.add(request.deadline_ns, entry.fastest, entry.fastest_ns)
+        return True
+
+    def _remove(self, entry: Entry) -> None:
+        self._queue.cancel(entry.request.id)
+        self._forget(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        self._work.remove(entry.request.deadline_ns, entry.fastest, entry.fastest_ns)
+
+
+def mask_of(table: VariantTable, ready: frozenset[str]) -> int:
+    """The ready variants of a worker as a bit mask over the table's numbers."""
+    mask = 0
+    for name, number in table.numbers.items():
+        if name in ready:
+            mask |= 1 << number
+    return mask

@@ -1,0 +1,192 @@
+"""Workers and pools together: who gets what next. Pure: a live server or a simulator drives it.
+
+The shell calls `offer` when a request arrives, `next_step` until it returns None,
+`finished` when a run ends, and `next_step` again at `wake_ns`. The rest is membership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.errors import ControlPlaneError
+from controlplane.policy.admission import Admission
+from controlplane.policy.hands import Flight, Hands, all_flights
+from controlplane.policy.policies import Policy
+from controlplane.policy.pool import Pool, Settings, mask_of
+from controlplane.policy.profiles import VariantTable
+from controlplane.policy.records import Decision, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """The head of a queue was dropped: it left the queue and must be answered."""
+
+    request: Request
+    decision: Decision
+    retry_after_ms: int
+
+
+class Scheduler:
+    """Owner of the pools and of what every worker holds. Not thread-safe, never blocks."""
+
+    def __init__(self, policy: Policy, settings: Settings) -> None:
+        self.policy = policy
+        self.settings = settings
+        self.pools: dict[str, Pool] = {}
+        self._hands = Hands(settings.prefetch)
+        self._last_flight = 0
+
+    @property
+    def queued(self) -> int:
+        """Requests queued in all pools."""
+        return sum(map(len, self.pools.values()))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that workers hold, each counted as often as it is held."""
+        return self._hands.in_flight
+
+    @property
+    def runs(self) -> int:
+        """Runs that workers hold."""
+        return all_flights(self._hands)
+
+    @property
+    def trip_ns(self) -> float:
+        """Way to a worker and back, work excluded."""
+        return self._hands.trip_ns
+
+    def offer(self, request: Request, now_ns: int) -> Admission:
+        """Put a request with `eligible` set before its pool's door."""
+        return self.pools[request.model].offer(request, now_ns, self._hands.trip_ns)
+
+    def withdraw(self, request: Request) -> bool:
+        """Take a request out of its queue; False when it is not queued."""
+        pool = self.pools.get(request.model)
+        return pool is not None and pool.withdraw(request.id)
+
+    def requeue(self, request: Request, flight: Flight) -> bool:
+        """Queue a request of a failed flight again; False when its queue is full.
+
+        Raises a ControlPlaneError when the pool's present table cannot answer it.
+        """
+        pool = flight.pool
+        if pool.table is not flight.table:
+            names = {flight.table.candidates[k].name for k in request.eligible}
+            request.eligible = pool.reconsider(request, names)
+        return pool.requeue(request)
+
+    def next_step(self, now_ns: int) -> Flight | Shed | None:
+        """The next thing to do: send a flight, answer a shed request, or nothing now.
+
+        Pools take turns by the deadlines of their heads.
+        """
+        waiting = [pool for pool in self.pools.values() if len(pool)]
+        if not waiting:
+            return None
+        self._hands.wake(now_ns)
+        if len(waiting) > 1:
+            waiting.sort(key=lambda pool: (pool.head_deadline_ns() or 0, pool.model))
+        for pool in waiting:
+            if self._hands.wants_work(pool):
+                step = self._step(pool, now_ns)
+                if step is not None:
+                    return step
+        return None
+
+    def wake_ns(self) -> int | None:
+        """When a busy worker will want what is queued; None when no timer is needed."""
+        return self._hands.wake_ns() if self.queued else None
+
+    def finished(
+        self, worker: int, flight_id: int, now_ns: int, *, queue_ns: int = 0, run_ns: int = 0
+    ) -> Flight | None:
+        """A run ended on its worker; None when the worker does not hold it.
+
+        `queue_ns` and `run_ns` are the worker's own times; `run_ns` is 0 when nothing ran.
+        """
+        slot = self._hands.slot(worker)
+        flight = None if slot is None else slot.find(flight_id)
+        if slot is None or flight is None:
+            return None
+        if run_ns:
+            flight.pool.completed(flight.candidate, flight.nominal_ns, run_ns)
+            if flight.direct:
+                self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
+        self._hands.take_off(slot, flight, now_ns)
+        return flight
+
+    def set_pool(self, model: str, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
+        """Make a pool, or give it a new table; returns queued requests it cannot answer now.
+
+        After a new table, `set_worker` has to be called for each worker of the pool.
+        """
+        pool = self.pools.get(model)
+        if pool is None:
+            pool = self.pools[model] = Pool(model, table, self.policy, self.settings)
+            self._hands.add_pool(pool)
+            return []
+        return pool.retable(table)
+
+    def set_worker(self, number: int, ready: Mapping[str, frozenset[str]], now_ns: int) -> None:
+        """Say which variants of which pools a worker can run; a new number is a new worker."""
+        pools = ((self.pools[model], names) for model, names in ready.items())
+        masks = {pool: mask_of(pool.table, names) for pool, names in pools}
+        self._hands.assign(number, masks, now_ns)
+        self._find_siblings()
+
+    def trust(self, number: int, trusted: bool, now_ns: int) -> None:
+        """A worker that is not trusted keeps what it holds, gets no more and counts for nothing."""
+        self._hands.trust(number, trusted, now_ns)
+
+    def remove_worker(self, number: int) -> tuple[Flight, ...]:
+        """A worker is gone; returns the flights it held, the running one first."""
+        flights = self._hands.remove(number)
+        self._find_siblings()
+        return flights
+
+    def flights(self, number: int) -> tuple[Flight, ...]:
+        """What a worker holds, the running one first."""
+        slot = self._hands.slot(number)
+        return () if slot is None else tuple(slot.flights)
+
+    def _step(self, pool: Pool, now_ns: int) -> Flight | Shed | None:
+        for slot, taker in self._hands.takers(pool, now_ns):
+            choice = pool.take(taker, now_ns, self._hands.trip_ns)
+            if choice is None:
+                continue
+            decision = choice.decision
+            if choice.candidate is None:
+                return Shed(choice.requests[0], decision, _drain_ms(decision.work_ahead_ns))
+            self._last_flight += 1
+            flight = Flight(
+                id=self._last_flight,
+                worker=slot.number,
+                pool=pool,
+                table=pool.table,
+                candidate=choice.candidate,
+                decision=decision,
+                requests=choice.requests,
+                approximations=choice.approximations,
+                nominal_ns=choice.nominal_ns,
+                predicted_ns=int(decision.predicted_ns),
+                sigma=pool.corrections.sigmas[decision.variant],
+                sent_ns=now_ns,
+            )
+            self._hands.hand_over(slot, flight, now_ns)
+            return flight
+        return None
+
+    def _find_siblings(self) -> None:
+        together: dict[Pool, set[Pool]] = {pool: set() for pool in self.pools.values()}
+        for slot in self._hands:
+            for pool in slot.masks:
+                together[pool].update(slot.masks)
+        for pool, others in together.items():
+            named = sorted(others - {pool}, key=lambda other: other.model)
+            pool.siblings = tuple(named)
+
+
+def _drain_ms(work_ns: float) -> int:
+    return max(1, round(work_ns / 1e6))

@@ -1,0 +1,156 @@
+"""Variant choice when a worker frees: late binding with a reserve, as pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controlplane.policy.margins import lucky_ns, needed_ns
+from controlplane.policy.records import Decision, DecisionKind
+
+
+class Reason:
+    """Stable words for why a decision was taken; they go to provenance and traces."""
+
+    MOST_ACCURATE = "most-accurate-in-reserve"
+    LIMITED_BY_SLACK = "limited-by-slack"
+    LIMITED_BY_RESERVE = "limited-by-reserve"
+    FASTEST_UNDER_LOAD = "fastest-under-load"
+    FASTEST_FOR_SLACK = "fastest-for-slack"
+    LAST_CHANCE = "last-chance"
+    ONLY_ELIGIBLE = "only-eligible"
+    FIXED_ACCURATE = "fixed-most-accurate"
+    FIXED_CHEAP = "fixed-cheapest"
+    SHED_UNLIKELY = "shed-unlikely-on-time"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one run of one variant takes: its variant number, corrected ns, relative spread."""
+
+    variant: int
+    predicted_ns: float
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything a choice for the head of a queue rests on; times in ns.
+
+    `slack_ns` is the time until the deadline less what the way there and back takes;
+    `deadline_ns` the whole time the request was given; `start_ns` how long until the
+    worker can start it, with standard deviation `start_spread_ns`; `busy_ns` the residual
+    of all runs; `queued_ns` the corrected work waiting, each on its fastest variant,
+    without the head; `waiting` how many wait behind the head; `workers` the live ones.
+    `hopeful_ns` is the head's fastest service by profile or correction, whichever is
+    less: without completions a correction cannot heal, so the last chance trusts both.
+    """
+
+    slack_ns: int
+    deadline_ns: int
+    busy_ns: float
+    queued_ns: float
+    waiting: int
+    workers: int
+    hopeful_ns: float
+    start_ns: float = 0.0
+    start_spread_ns: float = 0.0
+
+
+def work_ns(estimate: Estimate, situation: Situation) -> float:
+    """`W_k = (Σ_busy max(p - elapsed, 0.05 p) + Σ_queued p_f + p_k) / workers`."""
+    ahead = situation.busy_ns + situation.queued_ns + estimate.predicted_ns
+    return ahead / max(1, situation.workers)
+
+
+def late_binding(
+    estimates: Sequence[Estimate], situation: Situation, *, z: float, reserve: float
+) -> Decision:
+    """The design's rule for the head of the queue.
+
+    `estimates` are the eligible variants on this worker, most accurate first. With f the
+    fastest: shed when `p_f (1 + z sigma_f) > slack` and somebody waits behind; otherwise
+    the most accurate k with `p_k (1 + z sigma_k) <= slack` and `W_k <= reserve * D`; if
+    there is none, f. With nobody behind, a run is tried while any chance is left.
+    """
+    fastest = min(estimates, key=_predicted)
+    if situation.slack_ns <= 0:
+        return _drop(Reason.EXPIRED, fastest, situation)
+    if not _on_time(fastest, situation, z):
+        if situation.waiting or not _has_chance(situation, fastest.sigma):
+            return _drop(Reason.SHED_UNLIKELY, fastest, situation)
+        return _run(Reason.LAST_CHANCE, fastest, estimates, situation)
+    limit = reserve * situation.deadline_ns
+    short = False
+    for estimate in estimates:
+        if not _on_time(estimate, situation, z):
+            short = True
+        elif work_ns(estimate, situation) <= limit:
+            return _run(_chosen(estimate, estimates, short), estimate, estimates, situation)
+    if len(estimates) == 1:
+        return _run(Reason.ONLY_ELIGIBLE, fastest, estimates, situation)
+    crowded = situation.waiting or situation.busy_ns
+    reason = Reason.FASTEST_UNDER_LOAD if crowded else Reason.FASTEST_FOR_SLACK
+    return _run(reason, fastest, estimates, situation)
+
+
+def fixed(estimate: Estimate, situation: Situation, reason: str) -> Decision:
+    """Run the one variant that was fixed at arrival; drop only what has expired."""
+    if situation.slack_ns <= 0:
+        return _drop(Reason.EXPIRED, estimate, situation)
+    return _run(reason, estimate, (estimate,), situation)
+
+
+def _on_time(estimate: Estimate, situation: Situation, z: float) -> bool:
+    """Whether the estimate, with its margin, fits the slack."""
+    needed = needed_ns(
+        estimate.predicted_ns,
+        estimate.sigma,
+        z,
+        situation.start_ns,
+        situation.start_spread_ns,
+    )
+    return needed <= situation.slack_ns
+
+
+def _has_chance(situation: Situation, sigma: float) -> bool:
+    return situation.start_ns + lucky_ns(situation.hopeful_ns, sigma) <= situation.slack_ns
+
+
+def _predicted(estimate: Estimate) -> float:
+    return estimate.predicted_ns
+
+
+def _chosen(estimate: Estimate, estimates: Sequence[Estimate], short: bool) -> str:
+    if len(estimates) == 1:
+        return Reason.ONLY_ELIGIBLE
+    if estimate is estimates[0]:
+        return Reason.MOST_ACCURATE
+    return Reason.LIMITED_BY_SLACK if short else Reason.LIMITED_BY_RESERVE
+
+
+def _run(
+    reason: str, estimate: Estimate, estimates: Sequence[Estimate], situation: Situation
+) -> Decision:
+    return Decision(
+        kind=DecisionKind.RUN,
+        variant=estimate.variant,
+        reason=reason,
+        slack_ns=situation.slack_ns,
+        predicted_ns=estimate.predicted_ns,
+        work_ahead_ns=work_ns(estimate, situation),
+        approximation=estimate is not estimates[0],
+    )
+
+
+def _drop(reason: str, fastest: Estimate, situation: Situation) -> Decision:
+    return Decision(
+        kind=DecisionKind.DROP,
+        variant=-1,
+        reason=reason,
+        slack_ns=situation.slack_ns,
+        predicted_ns=fastest.predicted_ns,
+        work_ahead_ns=work_ns(fastest, situation),
+        approximation=False,
+    )
