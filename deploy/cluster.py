@@ -331,6 +331,7 @@ class LocalCluster:
                 ClusterRecord(
                     launcher_pid=os.getpid(),
                     launcher_started=own_start(),
+                    controlplane_pid=self.pids().get("controlplane", 0),
                     phase=phase,
                     message=message,
                     address=self._address,

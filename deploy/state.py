@@ -35,6 +35,7 @@ class ClusterRecord:
 
     launcher_pid: int
     launcher_started: float
+    controlplane_pid: int
     phase: str
     message: str
     address: str

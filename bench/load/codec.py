@@ -11,6 +11,7 @@ from typing import Protocol as TypingProtocol
 
 import numpy as np
 
+from bench.echo import UNARY_METHOD
 from bench.load.plan import LoadPlan
 from protos.inference import oip_pb2
 from protos.orchid.v1 import inference_pb2
@@ -147,6 +148,19 @@ class OipCodec:
         return StreamAnswer(int(answer.id), _OK, answer.SerializeToString())
 
 
+class EchoCodec(OipCodec):
+    """The same bytes to the bare echo, whose answers mean nothing."""
+
+    unary_method = UNARY_METHOD
+
+    def answer(self, response: bytes) -> Answered:
+        """See Codec."""
+        return Answered("", -1)
+
+
+_CODECS: dict[str, type[Codec]] = {"native": NativeCodec, "oip": OipCodec, "echo": EchoCodec}
+
+
 def codec(plan: LoadPlan) -> Codec:
     """The codec of a plan's protocol."""
-    return NativeCodec() if plan.protocol == "native" else OipCodec()
+    return _CODECS[plan.protocol]()

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Protocol = Literal["native", "oip"]
+Protocol = Literal["native", "oip", "echo"]
 Mode = Literal["open", "closed"]
 
 

@@ -22,6 +22,7 @@ def record(**changes: object) -> ClusterRecord:
     values: dict[str, object] = {
         "launcher_pid": os.getpid(),
         "launcher_started": own_start(),
+        "controlplane_pid": 4,
         "phase": "ready",
         "message": "",
         "address": "127.0.0.1:1",

@@ -1,0 +1,105 @@
+"""The bare two-hop echo that path cost is measured against.
+
+A front process takes unary calls of raw bytes and relays each on one bidirectional
+stream to a back process, which answers every message with fixed bytes. This is the
+least a front door with workers behind it can do in grpc.aio; no message is parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import uvloop
+
+UNARY_METHOD = "/orchid.bench.Echo/Unary"
+_STREAM_METHOD = "/orchid.bench.Echo/Stream"
+_ID_BYTES = 8
+_OPTIONS = (("grpc.so_reuseport", 0),)
+
+
+class Relay:
+    """The front's side of the stream: writes in turn, hands answers to their callers."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(
+            _STREAM_METHOD
+        )()
+        self._outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
+        self._next = 0
+        self._tasks = (asyncio.create_task(self._write()), asyncio.create_task(self._read()))
+
+    async def unary(self, request: bytes, context: object) -> bytes:
+        """One relayed request."""
+        self._next += 1
+        key = self._next.to_bytes(_ID_BYTES, "little")
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        self._outgoing.put_nowait(key + request)
+        try:
+            return await future
+        finally:
+            del self._waiting[key]
+
+    async def _write(self) -> None:
+        while True:
+            await self._call.write(await self._outgoing.get())
+
+    async def _read(self) -> None:
+        async for message in self._call:
+            future = self._waiting.get(message[:_ID_BYTES])
+            if future is not None and not future.done():
+                future.set_result(message[_ID_BYTES:])
+
+
+async def _serve_back(answer: bytes) -> None:
+    async def echo(requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request[:_ID_BYTES] + answer
+
+    await _serve(_STREAM_METHOD, grpc.stream_stream_rpc_method_handler(echo))
+
+
+async def _serve_front(back: str) -> None:
+    async with grpc.aio.insecure_channel(back) as channel:
+        relay = Relay(channel)
+        await _serve(UNARY_METHOD, grpc.unary_unary_rpc_method_handler(relay.unary))
+
+
+async def _serve(method: str, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
+    service, _, name = method[1:].partition("/")
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {name: handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    sys.stdout.write(f"127.0.0.1:{port}\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(None)
+
+
+def main() -> None:
+    """`bench.echo back --answer FILE` or `bench.echo front --back HOST:PORT`.
+
+    Prints its address, then serves until its standard input is closed.
+    """
+    parser = argparse.ArgumentParser(prog="bench.echo")
+    parser.add_argument("role", choices=("front", "back"))
+    parser.add_argument("--answer", type=Path)
+    parser.add_argument("--back", default="")
+    options = parser.parse_args()
+    if options.role == "back":
+        uvloop.run(_serve_back(options.answer.read_bytes()))
+    else:
+        uvloop.run(_serve_front(options.back))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What the path costs: Orchid with a tiny model against a bare two-hop echo, in turns.
+
+Both run on the same machine in the same minutes with the same request and response
+bytes; each figure is the median of the repeats.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import grpc
+
+from bench.load.codec import OipCodec
+from bench.load.metrics import LoadResult
+from bench.load.plan import LoadPlan, Protocol, Workload
+from bench.load.run import run_load
+from bench.report import Report, host_facts, make_report
+from deploy.cluster import ClusterSpec, LocalCluster
+
+MODEL = "tiny"
+VARIANT = "tiny-b"
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadSettings:
+    """`in_flight` requests saturate; `words` is the length of the one text that is sent."""
+
+    repeats: int = 5
+    seconds: float = 3.0
+    warmup_s: float = 0.7
+    in_flight: int = 16
+    words: int = 24
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to send: `server` is "orchid" or "bare"."""
+
+    name: str
+    server: str
+    protocol: Protocol
+    stream: bool
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured run; CPU is of the front process (control plane or bare front)."""
+
+    case: str
+    repeat: int
+    answered_per_s: float
+    cpu_ms: float
+    p50_ms: float
+    p99_ms: float
+    driver_cpu_ms: float
+
+
+def cases(in_flight: int) -> tuple[Case, ...]:
+    """The runs of one repeat, the two servers next to each other."""
+    return (
+        Case("bare_saturated", "bare", "echo", False, in_flight),
+        Case("orchid_saturated", "orchid", "oip", False, in_flight),
+        Case("orchid_native_saturated", "orchid", "native", False, in_flight),
+        Case("orchid_stream", "orchid", "oip", True, in_flight),
+        Case("orchid_native_stream", "orchid", "native", True, in_flight),
+        Case("bare_alone", "bare", "echo", False, 1),
+        Case("orchid_alone", "orchid", "oip", False, 1),
+    )
+
+
+def run_overhead(
+    settings: OverheadSettings, notify: Callable[[str, int, int], None] = lambda *_: None
+) -> Report:
+    """Runs every case `repeats` times in turns; `notify` gets the case, its number, and how many.
+
+    Raises ClusterError or DriverError when a part does not work, ValueError when a run had
+    no answers or any failure.
+    """
+    from worker.models.synthetic import build_synthetic
+
+    host = host_facts()
+    chosen = cases(settings.in_flight)
+    samples: list[Sample] = []
+    with ExitStack() as stack:
+        base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-overhead-")))
+        build_synthetic(base / "models", MODEL)
+        workload = Workload((" ".join(["good film"] * (settings.words // 2)),), (-1,))
+        spec = ClusterSpec(1, base / "state", listen="127.0.0.1:0", repository=base / "models")
+        cluster = stack.enter_context(LocalCluster(spec))
+        cluster.wait_ready(timeout_s=60)
+        answer = _one_answer(cluster.address, workload)
+        bare, bare_pid = stack.enter_context(_bare_echo(base, answer))
+        servers = {
+            "orchid": (cluster.address, cluster.pid("controlplane")),
+            "bare": (bare, bare_pid),
+        }
+        total = settings.repeats * len(chosen)
+        for repeat in range(settings.repeats):
+            for case in chosen:
+                notify(case.name, len(samples), total)
+                samples.append(_measure(case, repeat, servers[case.server], settings, workload))
+    return make_report(
+        "overhead",
+        host=host,
+        settings={
+            **asdict(settings),
+            "model": MODEL,
+            "variant": VARIANT,
+            "answer_bytes": len(answer),
+        },
+        points=[asdict(sample) for sample in samples],
+        summary=summarise(samples),
+    )
+
+
+def summarise(samples: Sequence[Sample]) -> dict[str, float]:
+    """Medians over the repeats, and their ratios.
+
+    `cpu_ratio` and `p50_ratio` are Orchid over bare; `stream_cpu_ratio` is a streamed over
+    a unary request's CPU, both Orchid's; `rps_per_core` is what one core of control plane
+    carries in unary requests.
+    """
+
+    def mid(case: str, value: Callable[[Sample], float]) -> float:
+        return median(value(sample) for sample in samples if sample.case == case)
+
+    def cpu_ms(sample: Sample) -> float:
+        return sample.cpu_ms
+
+    unary, bare = mid("orchid_saturated", cpu_ms), mid("bare_saturated", cpu_ms)
+    alone = mid("orchid_alone", lambda s: s.p50_ms)
+    bare_alone = mid("bare_alone", lambda s: s.p50_ms)
+    native = mid("orchid_native_saturated", cpu_ms)
+    return {
+        "cpu_ratio": unary / bare,
+        "p50_ratio": alone / bare_alone,
+        "stream_cpu_ratio": mid("orchid_stream", cpu_ms) / unary,
+        "rps_per_core": 1e3 / unary,
+        "cpu_ms": unary,
+        "bare_cpu_ms": bare,
+        "stream_cpu_ms": mid("orchid_stream", cpu_ms),
+        "native_cpu_ms": native,
+        "native_stream_cpu_ms": mid("orchid_native_stream", cpu_ms),
+        "native_cpu_ratio": native / bare,
+        "p50_ms": alone,
+        "bare_p50_ms": bare_alone,
+        "rps": mid("orchid_saturated", lambda s: s.answered_per_s),
+        "bare_rps": mid("bare_saturated", lambda s: s.answered_per_s),
+        "stream_rps": mid("orchid_stream", lambda s: s.answered_per_s),
+    }
+
+
+def _measure(
+    case: Case,
+    repeat: int,
+    server: tuple[str, int],
+    settings: OverheadSettings,
+    workload: Workload,
+) -> Sample:
+    address, pid = server
+    result: LoadResult = run_load(_plan(case, address, settings, {"front": pid}), workload)
+    if result.latency is None or result.outcomes.get("OK", 0) < result.offered:
+        raise ValueError(f"{case.name}: not every request was answered: {dict(result.outcomes)}")
+    return Sample(
+        case=case.name,
+        repeat=repeat,
+        answered_per_s=result.answered_per_s,
+        cpu_ms=result.cpu_ms_per_request["front"],
+        p50_ms=result.latency.p50_ms,
+        p99_ms=result.latency.p99_ms,
+        driver_cpu_ms=result.driver_cpu_ms_per_request,
+    )
+
+
+def _plan(case: Case, address: str, settings: OverheadSettings, watch: dict[str, int]) -> LoadPlan:
+    return LoadPlan(
+        target=address,
+        model=MODEL,
+        mode="closed",
+        concurrency=case.concurrency,
+        duration_s=settings.seconds,
+        warmup_s=settings.warmup_s,
+        protocol=case.protocol,
+        stream=case.stream,
+        variant=VARIANT,
+        seed=settings.seed,
+        watch=watch,
+    )
+
+
+def _one_answer(address: str, workload: Workload) -> bytes:
+    """The bytes of one real answer, for the echo to send."""
+    codec = OipCodec()
+    plan = LoadPlan(address, MODEL, 1.0, mode="closed", protocol="oip", variant=VARIANT)
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(codec.unary_method)
+        answer: bytes = call(codec.body(plan, workload.texts[0]), timeout=10)
+    return answer
+
+
+@contextmanager
+def _bare_echo(base: Path, answer: bytes) -> Iterator[tuple[str, int]]:
+    """Runs both echo processes; yields the front's address and process id."""
+    (base / "answer").write_bytes(answer)
+    with ExitStack() as stack:
+        back, _ = _start_echo(stack, "back", "--answer", str(base / "answer"))
+        yield _start_echo(stack, "front", "--back", back)
+
+
+def _start_echo(stack: ExitStack, *arguments: str) -> tuple[str, int]:
+    process = stack.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-m", "bench.echo", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    )
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    if not address:
+        raise ValueError("the bare echo did not start")
+    return address, process.pid

@@ -1,0 +1,79 @@
+"""Pictures of bench results, drawn from their JSON alone, so that they can be drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.report import Report
+
+Point = Mapping[str, Any]
+_COLOURS = {"orchid": "#7b2d8b", "accurate": "#2b6cb0", "cheap": "#d97706"}
+
+
+def plot_sweep(report: Report, path: Path) -> None:
+    """Draws a policy sweep: right answers, on-time share, p95, variant mix; writes a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.5), constrained_layout=True)
+    policies = list(dict.fromkeys(point["policy"] for point in report.points))
+    _lines(axes[0][0], report.points, policies, lambda p: 100 * p["right_share"])
+    axes[0][0].set(title="answered right and on time", ylabel="% of offered requests")
+    _lines(axes[0][1], report.points, policies, lambda p: 100 * p["on_time_share"])
+    axes[0][1].set(title="answered on time", ylabel="% of offered requests")
+    _lines(axes[1][0], report.points, policies, _p95)
+    axes[1][0].set(title="p95 latency of answers", ylabel="ms from the scheduled send")
+    deadline = report.settings.get("deadline_ms")
+    if deadline:
+        axes[1][0].axhline(deadline, color="0.5", linestyle=":", label="deadline")
+    _mix(axes[1][1], [p for p in report.points if p["policy"] == policies[0]])
+    axes[1][1].set(title=f"who answers under {policies[0]}", ylabel="% of on-time answers")
+    for axis in axes.flat:
+        axis.set_xlabel("offered load, multiples of the accurate variant's capacity")
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize="small")
+    facts = (
+        f"{report.host.cpu_model}, {report.host.cores_granted:g} cores, commit {report.commit[:10]}"
+    )
+    figure.suptitle(f"{report.bench}: {facts}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _p95(point: Point) -> float:
+    return float(point["latency"]["p95_ms"]) if point["latency"] else float("nan")
+
+
+def _lines(
+    axis: Any, points: Sequence[Point], policies: Sequence[str], value: Callable[[Point], float]
+) -> None:
+    for policy in policies:
+        mine = [point for point in points if point["policy"] == policy]
+        axis.plot(
+            [point["load_factor"] for point in mine],
+            [value(point) for point in mine],
+            marker="o",
+            label=policy,
+            color=_COLOURS.get(policy),
+        )
+    axis.set_ylim(bottom=0)
+
+
+def _mix(axis: Any, points: Sequence[Point]) -> None:
+    """Stacked bars, the variants in the order of their total share."""
+    totals: dict[str, float] = {}
+    for point in points:
+        for name, share in point["variant_share"].items():
+            totals[name] = totals.get(name, 0.0) + share
+    names = sorted((name for name in totals if totals[name] > 0.001), key=lambda n: -totals[n])
+    floor = [0.0] * len(points)
+    labels = [f"{point['load_factor']:g}" for point in points]
+    for name in names:
+        shares = [100 * point["variant_share"].get(name, 0.0) for point in points]
+        axis.bar(labels, shares, bottom=floor, label=name, width=0.6)
+        floor = [low + share for low, share in zip(floor, shares, strict=True)]

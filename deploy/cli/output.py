@@ -1,0 +1,54 @@
+"""What the commands share: consoles, and ending with a fault and its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+StateOption = Annotated[
+    Path,
+    typer.Option(
+        "--state", help="Directory of the local cluster: record, logs.", show_default=True
+    ),
+]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        help="Control plane, host:port. Default: the running local cluster, else 127.0.0.1:8900.",
+        show_default=False,
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="ORCHID_CONFIG",
+        help="YAML file with sections `controlplane:` and `worker:`; see deploy/orchid.yaml.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option("--json", help="Write host, commit, command, all points and a flat summary here."),
+]
+
+
+def fail(message: str, remedy: str = "") -> NoReturn:
+    """Prints a fault (and what to do) to stderr and exits with code 1."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console.print(f"[bold red]error:[/] {_escape(message)}", highlight=False)
+    if remedy:
+        console.print(f"[bold]remedy:[/] {_escape(remedy)}", highlight=False)
+    raise typer.Exit(1)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

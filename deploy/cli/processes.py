@@ -1,0 +1,59 @@
+"""`orchid controlplane` and `orchid worker`: one process each, in the foreground."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deploy.cli.output import ConfigOption, fail
+
+
+def controlplane(
+    config: ConfigOption = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to serve on.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="orchid, accurate or cheap; see docs/operations.md.")
+    ] = None,
+) -> None:
+    """Run a control plane in the foreground.
+
+    Settings come from the file's `controlplane:` section, then ORCHID_CONTROLPLANE_*
+    variables, then these options.
+    """
+    _serve("controlplane", config, {"listen": listen, "policy": policy})
+
+
+def worker(
+    config: ConfigOption = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to serve on; port 0: any.")] = None,
+    controlplane: Annotated[
+        str | None, typer.Option(help="Control plane to join, host:port; none: serve alone.")
+    ] = None,
+    repository: Annotated[Path | None, typer.Option(help="Model repository.")] = None,
+) -> None:
+    """Run a worker in the foreground.
+
+    Settings come from the file's `worker:` section, then ORCHID_WORKER_* variables, then
+    these options.
+    """
+    overrides = {"listen": listen, "controlplane": controlplane, "repository": repository}
+    _serve("worker", config, overrides)
+
+
+def _serve(service: str, config: Path | None, options: dict[str, Any]) -> None:
+    from deploy.config import ConfigError
+    from deploy.services import serve
+
+    try:
+        serve(
+            service,
+            config=config,
+            env=os.environ,
+            overrides={key: value for key, value in options.items() if value is not None},
+            ready=lambda address: typer.echo(f"{service} listens on {address}", err=True),
+        )
+    except ConfigError as error:
+        fail(str(error))

@@ -1,0 +1,81 @@
+"""Status as rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from deploy.fleet import FleetStatus, PoolView
+
+_STATE_STYLE = {"ready": "green", "suspect": "yellow", "draining": "yellow", "lost": "red"}
+
+
+def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
+    """A line on the control plane, its workers, then each model with its variants."""
+    yield Text(
+        f"control plane {status.controlplane_id}: policy {status.policy}, "
+        f"up {_duration(status.uptime_s)}, {status.resident_bytes >> 20} MiB, "
+        f"expired work executed {status.expired_work_executed}"
+    )
+    yield _workers(status)
+    for pool in status.pools:
+        yield _pool_line(pool)
+        yield _variants(pool)
+
+
+def _workers(status: FleetStatus) -> Table:
+    table = Table("worker", "state", "address", "engine", title="workers", title_justify="left")
+    for heading in ("pid", "running", "queued", "completed", "cpu %", "MiB"):
+        table.add_column(heading, justify="right")
+    for worker in status.workers:
+        table.add_row(
+            worker.id,
+            Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
+            worker.address,
+            f"{worker.engine} {worker.simd}",
+            str(worker.pid),
+            str(worker.running),
+            str(worker.queued),
+            str(worker.completed),
+            f"{worker.cpu_percent:.0f}",
+            str(worker.resident_bytes >> 20),
+        )
+    return table
+
+
+def _pool_line(pool: PoolView) -> Text:
+    outcomes = ", ".join(f"{name} {n}" for name, n in sorted(pool.outcomes.items()) if n)
+    return Text(
+        f"model {pool.model}: {pool.state} on {pool.workers} worker(s), queued {pool.queued}, "
+        f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms"
+        + (f"; {outcomes}" if outcomes else "")
+        + f"\n{pool.manifest_digest}"
+    )
+
+
+def _variants(pool: PoolView) -> Table:
+    table = Table("variant")
+    for heading in ("quality", "p50 ms", "correction", "sigma", "answered"):
+        table.add_column(heading, justify="right")
+    table.add_column("note", overflow="fold")
+    for variant in sorted(pool.variants, key=lambda v: -v.quality):
+        table.add_row(
+            variant.name,
+            f"{variant.quality:.4f}" if variant.quality else "",
+            f"{variant.predicted_p50_us / 1e3:.2f}",
+            f"{variant.correction:.2f}",
+            f"{variant.sigma:.3f}",
+            str(variant.answered),
+            variant.note,
+            style="" if variant.routable else "dim",
+        )
+    return table
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

@@ -1,0 +1,116 @@
+"""Runs a cluster in the foreground, or in a launcher process of its own; and stops one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from deploy.cluster import ClusterError, LocalCluster, Readiness
+from deploy.fleet import FleetStatus
+from deploy.state import ClusterRecord, StateDirectory, launcher
+
+_POLL_S = 0.1
+_STOP_S = 20.0
+
+
+def run_until_signalled(
+    cluster: LocalCluster,
+    *,
+    ready_timeout_s: float,
+    on_progress: Callable[[Readiness], None],
+    on_ready: Callable[[FleetStatus], None],
+) -> None:
+    """Starts the cluster and keeps it until SIGINT or SIGTERM; always stops what it started.
+
+    Raises ClusterError when it does not become ready; the state directory then says so.
+    """
+    told = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: told.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+
+    def watched(progress: Readiness) -> None:
+        if told.is_set():
+            raise ClusterError("told to stop before it was ready")
+        on_progress(progress)
+
+    try:
+        cluster.start()
+        try:
+            on_ready(cluster.wait_ready(timeout_s=ready_timeout_s, on_progress=watched))
+            told.wait()
+        except ClusterError as error:
+            cluster.fail(str(error))
+            raise
+        finally:
+            cluster.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start_detached(
+    arguments: Sequence[str],
+    directory: Path,
+    *,
+    timeout_s: float,
+    on_phase: Callable[[ClusterRecord], None],
+) -> ClusterRecord:
+    """Starts `orchid up ARGUMENTS` as a launcher of its own session and waits until it is ready.
+
+    Raises ClusterError with the end of its log when it ends first.
+    """
+    state = StateDirectory(directory)
+    log_path = state.path / "logs" / "launcher.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.cli", "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "COLUMNS": "120"},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout_s
+    while True:
+        record = state.read()
+        if record is not None and record.launcher_pid == process.pid:
+            if record.phase == "ready":
+                return record
+            on_phase(record)
+        if process.poll() is not None:
+            raise ClusterError(f"the cluster did not start\n{log_path.read_text()[-4000:]}")
+        if time.monotonic() >= deadline:
+            process.terminate()
+            process.wait()
+            raise ClusterError(f"not ready after {timeout_s:.0f} s; see {log_path}")
+        time.sleep(_POLL_S)
+
+
+def stop_running(directory: Path, *, timeout_s: float = _STOP_S) -> ClusterRecord | None:
+    """Stops the cluster of a state directory; returns what ran, None when nothing did.
+
+    A launcher that does not end in time is killed, which ends its processes too.
+    """
+    state = StateDirectory(directory)
+    record = state.read()
+    process = launcher(record) if record is not None else None
+    if process is None:
+        return None
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout_s)
+    except psutil.TimeoutExpired:
+        process.kill()
+        process.wait(timeout_s)
+    return record
