@@ -128,7 +128,8 @@ class ModelHost:
                 model.failure = "; ".join(str(error) for error in failures)
             if failures:
                 raise failures[0]
-            log.info("model=%s ready variants=%d", name, len(model.loaded))
+            if missing:
+                log.info("model=%s ready variants=%d", name, len(model.loaded))
             return model.snapshot()
 
     def warm(self, name: str) -> ModelSnapshot:

@@ -18,18 +18,19 @@ from worker.records import Item
 
 log = logging.getLogger(__name__)
 
-# Passes over all shapes: at least, at most, and runs of the reference shape in each.
+# Passes over all shapes, and runs of the reference shape in each.
 _FEWEST_PASSES = 2
 _MOST_PASSES = 12
 _REFERENCE_RUNS = 3
+# The fewest passes may take this many times the budget; the first is always made.
+_OVERDRAFT = 3.0
 
 
 class Warmup:
     """Measures variants through the call that serves.
 
     `on_engine` runs a function on the engine thread and waits for it, so that a warm-up
-    run never competes with a served one. After the fewest passes, passes go on while
-    `budget_ns` lasts.
+    run never competes with a served one. Passes go on while `budget_ns` lasts.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Warmup:
             self._run(loaded, shape)
         samples: list[Sample] = []
         for number in range(_MOST_PASSES):
-            spent = self._now_ns() - started
-            if number >= _FEWEST_PASSES and spent > self._budget_ns:
+            spent = (self._now_ns() - started) / self._budget_ns
+            if number and spent > (_OVERDRAFT if number < _FEWEST_PASSES else 1.0):
                 break
-            progress(max(number / _MOST_PASSES, min(1.0, spent / self._budget_ns)))
+            progress(min(1.0, max(number / _MOST_PASSES, spent)))
             for shape in shapes:
-                repeats = _REFERENCE_RUNS if shape in ((), (reference,)) else 1
-                samples += [Sample(shape, self._run(loaded, shape)) for _ in range(repeats)]
+                again = _REFERENCE_RUNS if shape in ((), (reference,)) and spent < 1.0 else 1
+                samples += [Sample(shape, self._run(loaded, shape)) for _ in range(again)]
         return fit(loaded.variant.name, samples, reference)
 
     def _run(self, loaded: LoadedVariant, shape: tuple[int, ...]) -> float:

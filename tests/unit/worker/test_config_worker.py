@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.config import WorkerConfig
+
+
+def test_defaults_are_valid() -> None:
+    config = WorkerConfig()
+    assert config.max_queued_items == 256 and config.max_message_bytes == 64 << 20
+
+
+def test_repository_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHID_REPOSITORY", "elsewhere")
+    assert WorkerConfig().repository == Path("elsewhere")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:80", "host.name:65535", "unix:w.sock"])
+def test_addresses_that_are_accepted(address: str) -> None:
+    assert WorkerConfig(listen=address, controlplane=address).listen == address
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listen", "no-port"),
+        ("listen", "host:70000"),
+        ("listen", "unix:"),
+        ("controlplane", ":80"),
+        ("advertise", "x"),
+        ("intra_op_threads", 0),
+        ("report_interval_ms", 51),
+        ("report_interval_ms", 0),
+        ("max_queued_items", 0),
+        ("max_message_bytes", -1),
+        ("drain_timeout_ms", -1),
+        ("warm_budget_ms", 0),
+        ("trace_sample", 1.5),
+        ("log_level", "loud"),
+        ("log_format", "xml"),
+    ],
+)
+def test_a_wrong_value_is_named(key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=key):
+        WorkerConfig(**{key: value})
