@@ -229,6 +229,10 @@ class LocalCluster:
 
     def kill_worker(self, name: str) -> None:
         """SIGKILL; a supervised cluster starts another in its place."""
+        self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to any process of the cluster."""
         with self._lock:
             self._members[name].child.kill()
 

@@ -112,7 +112,7 @@ class OipCodec:
         tensor.contents.bytes_contents.append(text.encode())
         texts = {
             "tenant": plan.tenant,
-            "class": plan.request_class,
+            "request_class": plan.request_class,
             "variant": plan.variant,
         }
         for name, value in texts.items():

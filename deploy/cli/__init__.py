@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from deploy.cli import bench, cluster, demo, doctor, infer, models, processes
+from deploy.cli import models
+from deploy.cli.bench import app as bench_app
+from deploy.cli.cluster import down, status, up
+from deploy.cli.demo import demo
+from deploy.cli.doctor import doctor
+from deploy.cli.infer import infer
+from deploy.cli.processes import controlplane, worker
 
 app = typer.Typer(
     name="orchid",
@@ -23,16 +29,16 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-app.command("doctor")(doctor.doctor)
-app.command("up")(cluster.up)
-app.command("down")(cluster.down)
-app.command("status")(cluster.status)
-app.command("infer")(infer.infer)
+app.command("doctor")(doctor)
+app.command("up")(up)
+app.command("down")(down)
+app.command("status")(status)
+app.command("infer")(infer)
 app.add_typer(models.app, name="models")
-app.command("controlplane")(processes.controlplane)
-app.command("worker")(processes.worker)
-app.command("demo")(demo.demo)
-app.add_typer(bench.app, name="bench")
+app.command("controlplane")(controlplane)
+app.command("worker")(worker)
+app.command("demo")(demo)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

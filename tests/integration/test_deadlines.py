@@ -1,0 +1,52 @@
+"""Work whose deadline has passed is answered and never executed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from tests.integration.conftest import StartCluster
+from tests.integration.support import Tally, connected, settled
+
+
+async def test_expired_work_is_never_executed(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(2, models=("paced",))
+    random = np.random.default_rng(11)
+    tally = Tally()
+    async with connected(cluster.address) as client:
+        running = []
+        for _ in range(800):
+            timeout_s = float(random.choice([0.004, 0.01, 0.02, 0.05, 0.2, 2.0]))
+            call = client.call("paced", timeout_s=timeout_s)
+            running.append(asyncio.create_task(client.finish(call, tally)))
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(asyncio.gather(*running), 30)
+    status = settled(cluster.address)
+    assert tally.ended == 800
+    assert set(tally.codes) <= {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+    assert tally.codes["OK"] > 0 and tally.codes["OK"] < 800
+    assert status.expired_work_executed == 0
+    assert all(worker.expired_executed == 0 for worker in status.workers)
+
+
+async def test_an_expiry_is_answered_at_expiry_while_the_worker_is_busy(
+    start_cluster: StartCluster,
+) -> None:
+    """A queue timeout must not wait for the inference that runs ahead of it."""
+    cluster = start_cluster(1, models=("paced",), worker={"variants": ["tiny-a"]})
+    tally, short = Tally(), Tally()
+    async with connected(cluster.address) as client:
+        long = [
+            asyncio.create_task(client.finish(client.call("paced", timeout_s=20.0), tally))
+            for _ in range(60)
+        ]
+        await long[0]
+        await asyncio.gather(
+            *(client.finish(client.call("paced", timeout_s=0.05), short) for _ in range(5))
+        )
+        # EDF may place the short ones first; none may still be waiting when the others are.
+        assert short.ended == 5 and tally.ended < 60
+        await asyncio.wait_for(asyncio.gather(*long), 30)
+    assert tally.codes == {"OK": 60}
+    assert settled(cluster.address).expired_work_executed == 0

@@ -1,0 +1,89 @@
+"""A worker that is killed takes no call with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.integration.conftest import StartCluster
+from tests.integration.support import Tally, connected, settled, wait_for
+
+CALLS = 300
+GAP_S = 0.008
+
+
+async def test_a_worker_killed_under_load_loses_no_call_and_is_replaced(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(2, models=("paced",), supervise=True)
+    victim = cluster.pid("worker-0")
+    tally = Tally()
+    async with connected(cluster.address) as client:
+        running = []
+        for number in range(CALLS):
+            call = client.call("paced", timeout_s=8.0)
+            running.append(asyncio.create_task(client.finish(call, tally)))
+            if number == CALLS // 3:
+                await asyncio.to_thread(cluster.kill_worker, "worker-0")
+            await asyncio.sleep(GAP_S)
+        await asyncio.wait_for(asyncio.gather(*running), 30)
+
+        assert tally.ended == CALLS
+        # Eight seconds are ample slack: what the victim held was run again elsewhere.
+        assert tally.codes == {"OK": CALLS}
+        assert any(answer.outcome.dispatches > 1 for answer in tally.answers)
+
+        await asyncio.to_thread(cluster.wait_ready, workers=2, timeout_s=60)
+        assert cluster.pid("worker-0") != victim
+
+        again = await client.many("paced", ["good film"] * 60)
+    assert {answer.provenance.worker_id for answer in again} == {"worker-0", "worker-1"}
+    settled(cluster.address)
+
+
+async def test_without_any_worker_calls_end_at_once_or_by_their_deadline(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(1, models=("paced",))
+    tally = Tally()
+    async with connected(cluster.address) as client:
+        running = [
+            asyncio.create_task(client.finish(client.call("paced", timeout_s=1.5), tally))
+            for _ in range(40)
+        ]
+        await running[0]
+        await asyncio.to_thread(cluster.kill_worker, "worker-0")
+        await asyncio.wait_for(asyncio.gather(*running), 20)
+        assert tally.ended == 40
+        assert set(tally.codes) <= {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+        def gone() -> bool:
+            return cluster.status().ready_workers() == 0
+
+        await asyncio.to_thread(wait_for, gone, "the loss is noticed")
+        refused = Tally()
+        await client.finish(client.call("paced", timeout_s=5.0), refused)
+        assert refused.codes == {"UNAVAILABLE": 1}
+
+        await asyncio.to_thread(cluster.restart_worker, "worker-0")
+        await asyncio.to_thread(cluster.wait_ready, timeout_s=60)
+        await client.many("paced", ["good film"] * 5)
+    settled(cluster.address)
+
+
+async def test_a_worker_joins_and_leaves_a_living_cluster(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(1, models=("paced",))
+    name = cluster.add_worker()
+    cluster.wait_ready(workers=2, timeout_s=60)
+    tally = Tally()
+    async with connected(cluster.address) as client:
+        running = [
+            asyncio.create_task(client.finish(client.call("paced", timeout_s=10.0), tally))
+            for _ in range(100)
+        ]
+        await asyncio.gather(*running[:20])
+        # SIGTERM drains: what the worker accepted is answered, what it refuses runs elsewhere.
+        await asyncio.to_thread(cluster.remove_worker, name)
+        await asyncio.wait_for(asyncio.gather(*running), 30)
+    assert tally.codes == {"OK": 100}
+    assert {a.provenance.worker_id for a in tally.answers} == {"worker-0", name}
+    settled(cluster.address)
