@@ -1,0 +1,322 @@
+"""Builds the default model: packages and adapters in, measured variants and a manifest out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from tokenizers import Tokenizer
+
+from worker.engine import Session, machine_class, runtime_info
+from worker.models import sentiment
+from worker.models.architecture import Encoder
+from worker.models.checkpoint import MergedWeights, SafetensorsFiles, plain_tokenizer, read_json
+from worker.models.dataset import POPULATION, Review, of_split, read_reviews
+from worker.models.emitter import Precision
+from worker.models.entry import write_shared, write_variant
+from worker.models.evaluate import classify, review_evidence, tokenize
+from worker.models.families import classifier_head, encoder_config, read_encoder
+from worker.models.graph import OPSET
+from worker.models.manifest import (
+    SCHEMA,
+    FileRef,
+    Manifest,
+    describe_file,
+    save_manifest,
+)
+from worker.models.pace import refusal, relative_time
+from worker.models.packages import (
+    MINILM,
+    REVIEWS_FILE,
+    CheckpointFiles,
+    CheckpointPackages,
+    PackageCache,
+)
+from worker.models.progress import Progress
+from worker.models.records import (
+    SharedRecord,
+    VariantRecord,
+    code_digest,
+    complete,
+    digest,
+    exclusive,
+    load_record,
+    load_shared,
+    save_record,
+    save_shared,
+)
+from worker.models.sentiment import RECIPES, Recipe
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did: the model's folder and manifest, and what was made, measured or refused."""
+
+    folder: Path
+    manifest: Manifest
+    made: tuple[str, ...]
+    measured: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    recipe: Recipe
+    precision: Precision
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name + ("" if self.precision == "fp32" else f"-{self.precision}")
+
+    @property
+    def shared(self) -> str:
+        return f"{self.recipe.family}.weights"
+
+    @property
+    def tokenizer(self) -> str:
+        return f"tokenizers/{self.recipe.family}.json"
+
+
+class SentimentBuilder:
+    """Builds the sentiment model into a repository, doing only what is not done yet."""
+
+    def __init__(
+        self,
+        repository: Path,
+        cache: Path,
+        progress: Progress,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._folder = repository / sentiment.NAME
+        self._packages = PackageCache(cache, progress)
+        self._cache = cache
+        self._progress = progress
+        self._clock_ns = clock_ns
+        self._code = code_digest()
+        self._bases: dict[str, CheckpointFiles] = {}
+        self._shared: dict[str, FileRef] = {}
+        self._made: list[str] = []
+        self._measured: list[str] = []
+
+    def build(self, *, small: bool = False) -> BuildReport:
+        """Build every variant, or with ``small`` only those of the small base, and the manifest.
+
+        Variants that an earlier build finished stay in the manifest. Raises PackageError,
+        CheckpointError or the engine's ModelLoadError.
+        """
+        jobs = [
+            _Job(recipe, precision)
+            for recipe in RECIPES
+            if not small or recipe.base is MINILM
+            for precision in PRECISIONS
+        ]
+        with exclusive(self._cache):
+            sources: dict[str, CheckpointPackages] = {j.recipe.family: j.recipe.base for j in jobs}
+            self._bases = {name: self._packages.checkpoint(src) for name, src in sources.items()}
+            reviews = of_split(read_reviews(self._packages.reviews()), "test")
+        with exclusive(self._folder):
+            for family in self._bases:
+                self._tokenizer(family)
+            texts = {family: self._encode(family, reviews) for family in self._bases}
+            self._shared = {job.recipe.family: self._shared_file(job) for job in jobs}
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                for done in [
+                    pool.submit(self._variant, job, reviews, texts[job.recipe.family])
+                    for job in jobs
+                ]:
+                    done.result()
+            self._weigh(jobs)
+            return self._finish()
+
+    def _variant(self, job: _Job, reviews: Sequence[Review], ids: list[list[int]]) -> None:
+        record = self._made_variant(job)
+        if self._settled(job, record):
+            return
+        files = [self._shared[job.recipe.family], *record.files]
+        evidence_key = digest(
+            files=[ref.sha256 for ref in files],
+            data=REVIEWS_FILE.sha256,
+            engine=_engine_identity(),
+        )
+        if record.evidence_key == evidence_key:
+            return
+        session = Session(self._folder / record.variant.graph)
+        with self._progress.step(f"measuring {job.name}", len(ids), "items") as report:
+            logits = classify(session, ids, "logits", report)
+        quality = review_evidence(reviews, logits.argmax(axis=1).tolist())
+        variant = replace(record.variant, quality=quality)
+        save_record(self._folder, replace(record, variant=variant, evidence_key=evidence_key))
+        self._measured.append(job.name)
+
+    def _made_variant(self, job: _Job) -> VariantRecord:
+        """Return the finished variant, making it when its inputs or files changed."""
+        key = self._key(job)
+        record = load_record(self._folder, job.name)
+        if (
+            record is not None
+            and record.key == key
+            and (self._settled(job, record) or complete(self._folder, record.files))
+        ):
+            return record
+        with self._progress.step(f"making {job.name}", 1, "items") as report:
+            encoder = self._encoder(job.recipe)
+            variant, files = write_variant(
+                self._folder,
+                encoder,
+                name=job.name,
+                layout="ragged",
+                precision=job.precision,
+                shared=job.shared,
+                tokenizer=job.recipe.family,
+                warm_lengths=sentiment.WARM_LENGTHS,
+            )
+            report(1)
+        made = VariantRecord(key, variant, files)
+        if record is not None and record.files == files and not record.refused:
+            # The same bytes again: what was measured of them still holds.
+            variant = replace(variant, quality=record.variant.quality)
+            made = replace(record, key=key, variant=variant)
+        save_record(self._folder, made)
+        self._made.append(job.name)
+        return made
+
+    def _shared_file(self, job: _Job) -> FileRef:
+        """Return the finished file of shared weights, making it when its base changed."""
+        key = digest(base=job.recipe.base.weights.sha256, code=self._code)
+        record = load_shared(self._folder, job.shared)
+        if record is not None and record.key == key and complete(self._folder, [record.file]):
+            return record.file
+        with self._progress.step(f"making {job.shared}", 1, "items") as report:
+            file = write_shared(self._folder, self._encoder(job.recipe), job.shared)
+            report(1)
+        save_shared(self._folder, SharedRecord(key, file))
+        return file
+
+    def _weigh(self, jobs: Sequence[_Job]) -> None:
+        """Refuse the 8-bit variants that do not pay on this machine, and drop their files."""
+        for job in jobs:
+            record = load_record(self._folder, job.name)
+            twin = load_record(self._folder, job.recipe.name)
+            if job.precision == "fp32" or record is None or twin is None:
+                continue
+            pace_key = _pace_key(record, twin)
+            if record.pace_key == pace_key:
+                continue
+            with self._progress.step(f"weighing {job.name}", 1, "items") as report:
+                ratio = relative_time(
+                    Session(self._folder / record.variant.graph),
+                    Session(self._folder / twin.variant.graph),
+                    self._clock_ns,
+                )
+                report(1)
+            mine, other = record.variant.evidence(POPULATION), twin.variant.evidence(POPULATION)
+            if mine is None or other is None:
+                raise RuntimeError(f"expected evidence of {job.name} and its twin, got none")
+            reason = refusal(ratio, mine, other)
+            save_record(self._folder, replace(record, pace_key=pace_key, refused=reason))
+            if reason:
+                self._progress.note(f"{job.name} is not served: {reason}")
+                for ref in record.files:
+                    (self._folder / ref.path).unlink(missing_ok=True)
+
+    def _settled(self, job: _Job, record: VariantRecord) -> bool:
+        """Tell whether a variant was refused and nothing changed since."""
+        twin = load_record(self._folder, job.recipe.name)
+        return (
+            bool(record.refused) and twin is not None and record.pace_key == _pace_key(record, twin)
+        )
+
+    def _finish(self) -> BuildReport:
+        jobs = [_Job(recipe, precision) for recipe in RECIPES for precision in PRECISIONS]
+        files: dict[str, FileRef] = {}
+        variants, refused, families = [], [], []
+        for job in jobs:
+            record = load_record(self._folder, job.name)
+            if record is None or record.key != self._key(job):
+                continue
+            if record.refused:
+                refused.append((job.name, record.refused))
+            elif complete(self._folder, record.files) and record.evidence_key:
+                variants.append(record.variant)
+                files |= {ref.path: ref for ref in record.files}
+                families.append(job.recipe.family)
+                for path in (job.shared, job.tokenizer):
+                    if path not in files:
+                        files[path] = describe_file(self._folder, path)
+        present = dict.fromkeys(families)
+        manifest = Manifest(
+            schema=SCHEMA,
+            name=sentiment.NAME,
+            version=sentiment.VERSION,
+            task="text-classification",
+            labels=sentiment.LABELS,
+            primary_output="logits",
+            default_tokenizer=next(iter(present)),
+            tokenizers={family: files[f"tokenizers/{family}.json"] for family in present},
+            variants=tuple(variants),
+            files=files,
+            runtime={
+                "built_by": "orchid",
+                "engine": runtime_info().library_version,
+                "onnx": onnx.__version__,
+                "opset": str(OPSET),
+                "custom_ops": "orchid 1",
+            },
+        )
+        save_manifest(manifest, self._folder)
+        return BuildReport(
+            self._folder, manifest, tuple(self._made), tuple(self._measured), tuple(refused)
+        )
+
+    def _tokenizer(self, family: str) -> None:
+        target = self._folder / "tokenizers" / f"{family}.json"
+        target.parent.mkdir(exist_ok=True)
+        document = plain_tokenizer(self._bases[family].tokenizer)
+        if not target.is_file() or target.read_bytes() != document:
+            partial = target.with_suffix(".partial")
+            partial.write_bytes(document)
+            partial.replace(target)
+
+    def _encode(self, family: str, reviews: Sequence[Review]) -> list[list[int]]:
+        path = self._folder / "tokenizers" / f"{family}.json"
+        config = encoder_config(read_json(self._bases[family].config))
+        texts = [review.text for review in reviews]
+        return tokenize(Tokenizer.from_file(str(path)), texts, config.max_tokens)
+
+    def _encoder(self, recipe: Recipe) -> Encoder:
+        files = self._bases[recipe.family]
+        document = read_json(files.config) | {"num_hidden_layers": recipe.layers}
+        config = encoder_config(document)
+        with SafetensorsFiles([files.weights]) as base, SafetensorsFiles([recipe.adapter]) as own:
+            weights = MergedWeights(base, own)
+            return read_encoder(config, weights, classifier_head(config.family, weights))
+
+    def _key(self, job: _Job) -> str:
+        return digest(
+            code=self._code,
+            base=job.recipe.base.weights.sha256,
+            adapter=describe_file(job.recipe.adapter.parent, job.recipe.adapter.name).sha256,
+            layers=job.recipe.layers,
+            precision=job.precision,
+            warm=sentiment.WARM_LENGTHS,
+        )
+
+
+def _pace_key(record: VariantRecord, twin: VariantRecord) -> str:
+    """Return the key of a speed comparison: both variants' files, the machine and the engine."""
+    return digest(
+        candidate=[ref.sha256 for ref in record.files],
+        baseline=[ref.sha256 for ref in twin.files],
+        machine=[machine_class(), *_engine_identity()],
+    )
+
+
+def _engine_identity() -> list[str]:
+    info = runtime_info()
+    return [info.library_version, info.simd]
