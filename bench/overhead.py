@@ -99,7 +99,7 @@ def run_overhead(
         cluster = stack.enter_context(LocalCluster(spec))
         cluster.wait_ready(timeout_s=60)
         answer = _one_answer(cluster.address, workload)
-        bare, bare_pid = stack.enter_context(_bare_echo(base, answer))
+        bare, bare_pid = stack.enter_context(bare_echo(base, answer))
         servers = {
             "orchid": (cluster.address, cluster.pid("controlplane")),
             "bare": (bare, bare_pid),
@@ -209,7 +209,7 @@ def _one_answer(address: str, workload: Workload) -> bytes:
 
 
 @contextmanager
-def _bare_echo(base: Path, answer: bytes) -> Iterator[tuple[str, int]]:
+def bare_echo(base: Path, answer: bytes) -> Iterator[tuple[str, int]]:
     """Runs both echo processes; yields the front's address and process id."""
     (base / "answer").write_bytes(answer)
     with ExitStack() as stack:

@@ -12,7 +12,6 @@ from typing import IO
 
 import psutil
 
-DEFAULT_DIRECTORY = Path(".orchid")
 DEFAULT_ADDRESS = "127.0.0.1:8900"
 
 
@@ -107,7 +106,7 @@ def own_start() -> float:
     return psutil.Process(os.getpid()).create_time()
 
 
-def running_address(directory: Path = DEFAULT_DIRECTORY) -> str:
+def running_address(directory: Path) -> str:
     """Where the local cluster listens, or the default address when none runs."""
     record = StateDirectory(directory).read()
     return record.address if record is not None and record.address else DEFAULT_ADDRESS

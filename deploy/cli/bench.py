@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import AddressOption, JsonOption, StateOption, fail
-from deploy.state import DEFAULT_DIRECTORY, running_address
+from deploy.cli.output import DEFAULT_STATE, AddressOption, JsonOption, StateOption, fail
 
 if TYPE_CHECKING:
     from bench.load.metrics import LoadResult
@@ -42,7 +41,7 @@ def load(
     seed: Annotated[int, typer.Option(help="Seed of arrivals and texts.")] = 1,
     json: JsonOption = None,
     address: AddressOption = "",
-    state: StateOption = DEFAULT_DIRECTORY,
+    state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Send traffic to a running control plane and measure what comes back.
 
@@ -56,6 +55,7 @@ def load(
     from bench.load.run import DriverError, run_load
     from bench.report import host_facts, make_report
     from bench.workloads import WorkloadError, workload_for
+    from deploy.state import running_address
 
     if protocol not in ("native", "oip"):
         fail(f"--protocol is {protocol!r}, expected native or oip")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import AddressOption, ConfigOption, StateOption, fail
-from deploy.state import DEFAULT_DIRECTORY, running_address
+from deploy.cli.output import DEFAULT_STATE, AddressOption, ConfigOption, StateOption, fail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +40,7 @@ def up(
         bool, typer.Option(help="Allow more workers than granted cores.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until all is ready.")] = 300.0,
-    state: StateOption = DEFAULT_DIRECTORY,
+    state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Start a control plane and workers on this machine.
 
@@ -135,7 +134,7 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
     console.print(f"serving on [bold]{record.address}[/]; `orchid down` stops it")
 
 
-def down(state: StateOption = DEFAULT_DIRECTORY) -> None:
+def down(state: StateOption = DEFAULT_STATE) -> None:
     """Stop the local cluster that `orchid up` started."""
     from deploy.launch import stop_running
 
@@ -149,12 +148,13 @@ def down(state: StateOption = DEFAULT_DIRECTORY) -> None:
 def status(
     address: AddressOption = "",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    state: StateOption = DEFAULT_DIRECTORY,
+    state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Show workers, models and variants as the control plane sees them."""
     from rich.console import Console
 
     from deploy.fleet import FleetError, fetch_status
+    from deploy.state import running_address
 
     try:
         found = fetch_status(address or running_address(state))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import AddressOption, StateOption, fail
-from deploy.state import DEFAULT_DIRECTORY, running_address
+from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, fail
 
 if TYPE_CHECKING:
     from deploy.ask import Reply
@@ -29,7 +28,7 @@ def infer(
     ] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print whole responses as JSON.")] = False,
     address: AddressOption = "",
-    state: StateOption = DEFAULT_DIRECTORY,
+    state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Ask a model about texts, each text one request, all at once.
 
@@ -37,6 +36,7 @@ def infer(
     Exits with 1 when a request got no answer.
     """
     from deploy.ask import Question, ask
+    from deploy.state import running_address
 
     question = Question(
         model=model,

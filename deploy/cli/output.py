@@ -7,6 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+DEFAULT_STATE = Path(".orchid")
+
 StateOption = Annotated[
     Path,
     typer.Option(

@@ -1,0 +1,70 @@
+"""Ready-made bytes are the messages they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.load.codec import EchoCodec, NativeCodec, OipCodec, codec
+from bench.load.plan import LoadPlan
+from protos.inference import oip_pb2
+from protos.orchid.v1 import inference_pb2
+
+PLAN = LoadPlan(
+    "x:1", "m", 1.0, mode="closed", variant="v", request_class="c", tenant="t", minimum_quality=0.5
+)
+
+
+def test_a_native_body_and_its_envelope_are_one_request() -> None:
+    wire = NativeCodec().body(PLAN, "héllo") + NativeCodec().envelope(7, 120)
+    request = inference_pb2.InferRequest.FromString(wire)
+    assert (request.model, request.request_id, request.deadline_ms) == ("m", "7", 120)
+    assert list(request.text.texts) == ["héllo"]
+    klass = request.request_class
+    assert (klass.variant, klass.request_class, klass.tenant) == ("v", "c", "t")
+    assert klass.minimum_quality == 0.5
+
+
+def test_an_oip_body_and_its_envelope_are_one_request() -> None:
+    wire = OipCodec().body(PLAN, "héllo") + OipCodec().envelope(7, 120)
+    request = oip_pb2.ModelInferRequest.FromString(wire)
+    assert (request.model_name, request.id) == ("m", "7")
+    assert request.inputs[0].contents.bytes_contents[0] == "héllo".encode()
+    parameters = request.parameters
+    assert parameters["variant"].string_param == "v"
+    assert parameters["deadline_ms"].int64_param == 120
+    assert parameters["minimum_quality"].double_param == 0.5
+
+
+def test_answers_tell_variant_and_class() -> None:
+    native = inference_pb2.InferResponse(
+        classifications=[inference_pb2.Classification(index=2)],
+        provenance=inference_pb2.Provenance(variant="v"),
+    ).SerializeToString()
+    assert NativeCodec().answer(native).predicted == 2
+    oip = oip_pb2.ModelInferResponse(
+        raw_output_contents=[np.array([[1, 3, 2]], np.float32).tobytes()]
+    )
+    oip.outputs.add(name="logits", datatype="FP32", shape=[1, 3])
+    oip.parameters["variant"].string_param = "w"
+    answered = OipCodec().answer(oip.SerializeToString())
+    assert (answered.variant, answered.predicted) == ("w", 1)
+
+
+def test_streamed_answers_carry_index_and_code() -> None:
+    error = inference_pb2.InferStreamResponse(
+        request_id="9", error=inference_pb2.InferError(code=8)
+    )
+    assert NativeCodec().stream_answer(error.SerializeToString()).code == 8
+    failed = oip_pb2.ModelStreamInferResponse(
+        error_message="no", infer_response=oip_pb2.ModelInferResponse(id="4")
+    )
+    answer = OipCodec().stream_answer(failed.SerializeToString())
+    assert (answer.index, answer.code) == (4, 2)
+
+
+def test_the_echo_gets_the_same_bytes() -> None:
+    echo = codec(LoadPlan("x:1", "m", 1.0, mode="closed", protocol="echo"))
+    plan = LoadPlan("x:1", "m", 1.0, mode="closed")
+    assert isinstance(echo, EchoCodec)
+    assert echo.body(plan, "a") == OipCodec().body(plan, "a")
+    assert echo.unary_method != OipCodec.unary_method
