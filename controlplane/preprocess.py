@@ -96,7 +96,10 @@ class Preprocessor:
 
     def vocabulary(self, model: ModelInfo, tokenizer: str) -> int:
         """One more than the highest id of a tokenizer; 0 when no ready variant uses it."""
-        return next((e.vocabulary for e in self._plan(model) if e.name == tokenizer), 0)
+        for encoder in self._plan(model):
+            if encoder.name == tokenizer:
+                return encoder.vocabulary
+        return 0
 
     def saturation(self) -> Saturation:
         """How full the pool is now."""

@@ -212,11 +212,11 @@ def check_tensor(tensor: TensorValue, spec: TensorSpec) -> None:
         )
 
 
-def element_count(name: str, shape: Sequence[int], limits: Limits = LIMITS) -> int:
+def element_count(name: str, shape: Sequence[int]) -> int:
     """Elements of a tensor of this shape; InvalidRequest when it is not a usable shape."""
-    if len(shape) > limits.rank:
+    if len(shape) > LIMITS.rank:
         raise InvalidRequest(
-            f"tensor {shown(name)} has {len(shape)} dimensions; at most {limits.rank}"
+            f"tensor {shown(name)} has {len(shape)} dimensions; at most {LIMITS.rank}"
         )
     count = 1
     for dimension in shape:

@@ -22,18 +22,23 @@ OutputTensor = ModelInferResponse.InferOutputTensor
 
 STRING = "string"
 
+_HIGHEST_ID = 2**31 - 1
+_UNSIGNED: dict[str, np.dtype[Any]] = {"int32": np.dtype("<u4"), "int64": np.dtype("<u8")}
+
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
     """One element type under its names: the protocol's, numpy's, ours on the wire.
 
     `contents` is the field of typed contents, empty where the protocol has none; `low`
-    and `high` bound the elements where that field is wider than the type.
+    and `high` bound the elements where that field is wider than the type. `size` is the
+    bytes of one element, 0 for strings.
     """
 
     oip: str
     dtype: str
     code: int
+    size: int
     contents: str
     low: int = 0
     high: int = 0
@@ -45,16 +50,18 @@ class ElementType:
 
 
 TYPES = (
-    ElementType("BOOL", "bool", common_pb2.DATA_TYPE_BOOL, "bool_contents"),
-    ElementType("UINT8", "uint8", common_pb2.DATA_TYPE_UINT8, "uint_contents", 0, 255),
-    ElementType("INT8", "int8", common_pb2.DATA_TYPE_INT8, "int_contents", -128, 127),
-    ElementType("INT16", "int16", common_pb2.DATA_TYPE_INT16, "int_contents", -(2**15), 2**15 - 1),
-    ElementType("INT32", "int32", common_pb2.DATA_TYPE_INT32, "int_contents"),
-    ElementType("INT64", "int64", common_pb2.DATA_TYPE_INT64, "int64_contents"),
-    ElementType("FP16", "float16", common_pb2.DATA_TYPE_FLOAT16, ""),
-    ElementType("FP32", "float32", common_pb2.DATA_TYPE_FLOAT32, "fp32_contents"),
-    ElementType("FP64", "float64", common_pb2.DATA_TYPE_FLOAT64, "fp64_contents"),
-    ElementType("BYTES", STRING, common_pb2.DATA_TYPE_STRING, "bytes_contents"),
+    ElementType("BOOL", "bool", common_pb2.DATA_TYPE_BOOL, 1, "bool_contents"),
+    ElementType("UINT8", "uint8", common_pb2.DATA_TYPE_UINT8, 1, "uint_contents", 0, 255),
+    ElementType("INT8", "int8", common_pb2.DATA_TYPE_INT8, 1, "int_contents", -128, 127),
+    ElementType(
+        "INT16", "int16", common_pb2.DATA_TYPE_INT16, 2, "int_contents", -(2**15), 2**15 - 1
+    ),
+    ElementType("INT32", "int32", common_pb2.DATA_TYPE_INT32, 4, "int_contents"),
+    ElementType("INT64", "int64", common_pb2.DATA_TYPE_INT64, 8, "int64_contents"),
+    ElementType("FP16", "float16", common_pb2.DATA_TYPE_FLOAT16, 2, ""),
+    ElementType("FP32", "float32", common_pb2.DATA_TYPE_FLOAT32, 4, "fp32_contents"),
+    ElementType("FP64", "float64", common_pb2.DATA_TYPE_FLOAT64, 8, "fp64_contents"),
+    ElementType("BYTES", STRING, common_pb2.DATA_TYPE_STRING, 0, "bytes_contents"),
 )
 BY_OIP = {kind.oip: kind for kind in TYPES}
 BY_DTYPE = {kind.dtype: kind for kind in TYPES}
@@ -80,10 +87,10 @@ def read_oip(tensor: InputTensor, raw: bytes | None) -> TensorValue:
         strings = _typed_strings(tensor, count) if raw is None else unframe(name, raw, count)
         return TensorValue(name, STRING, shape, strings=strings)
     data = _typed(tensor, kind, count) if raw is None else raw
-    if len(data) != count * _NUMPY[kind.oip].itemsize:
+    if len(data) != count * kind.size:
         raise InvalidRequest(
             f"input {shown(name)} has {len(data)} bytes; shape {list(shape)} of {kind.oip} "
-            f"takes {count * _NUMPY[kind.oip].itemsize}"
+            f"takes {count * kind.size}"
         )
     if kind.dtype == "bool" and raw is not None:
         _check_bools(name, data)
@@ -145,23 +152,25 @@ def token_rows(ids: TensorValue, mask: TensorValue | None) -> TokenRows:
     Where the mask is 0 the id is padding and left out; each row's ones must stand
     together. Raises InvalidRequest naming the row.
     """
-    rows = array_of(ids)
-    if rows.ndim not in (1, 2):
+    if len(ids.shape) not in (1, 2):
         raise InvalidRequest(
             f"input {shown(ids.name)} has shape {list(ids.shape)}; accepted: [N, L] or [L]"
         )
-    low, high = int(rows.min()), int(rows.max())
-    if low < 0 or high > 2**31 - 1:
+    # Read as unsigned, a negative id is one that is far too high.
+    rows = np.frombuffer(ids.data, _UNSIGNED[ids.dtype])
+    high = int(rows.max())
+    if high > _HIGHEST_ID:
         raise InvalidRequest(
-            f"input {shown(ids.name)} holds {low if low < 0 else high}, which is no token id"
+            f"input {shown(ids.name)} holds a negative id or one above {_HIGHEST_ID}"
         )
-    rows = rows.reshape(-1, rows.shape[-1])
+    width = ids.shape[-1]
     if mask is None:
-        lengths = (rows.shape[1],) * rows.shape[0]
-        return TokenRows(rows.astype("<i4").tobytes(), lengths, high)
+        lengths = (width,) * (len(rows) // width)
+        data = ids.data if ids.dtype == "int32" else rows.astype("<u4").tobytes()
+        return TokenRows(data, lengths, high)
     kept = _kept(mask, ids)
     lengths = tuple(kept.sum(axis=1).tolist())
-    return TokenRows(rows[kept].astype("<i4").tobytes(), lengths, high)
+    return TokenRows(rows.reshape(-1, width)[kept].astype("<u4").tobytes(), lengths, high)
 
 
 def _kept(mask: TensorValue, ids: TensorValue) -> NDArray[np.bool_]:
@@ -259,7 +268,7 @@ def read_native(tensor: common_pb2.Tensor) -> TensorValue:
                 f"{len(tensor.data)} data bytes; shape {list(shape)} takes {count} and 0"
             )
         return TensorValue(name, STRING, shape, strings=tuple(tensor.strings))
-    size = count * _NUMPY[kind.oip].itemsize
+    size = count * kind.size
     if len(tensor.data) != size or tensor.strings:
         raise InvalidRequest(
             f"tensor {shown(name)} holds {len(tensor.data)} data bytes and "
@@ -292,11 +301,10 @@ def native_rows(sequences: common_pb2.TokenSequences) -> TokenRows:
             f"token_ids has {len(data)} bytes; lengths that sum to {sum(lengths)} take "
             f"{4 * sum(lengths)}, and at least one id is needed"
         )
-    ids = np.frombuffer(data, "<i4")
-    low = int(ids.min())
-    if low < 0:
-        raise InvalidRequest(f"token_ids holds {low}, which is no token id")
-    return TokenRows(data, tuple(lengths), int(ids.max()))
+    high = int(np.frombuffer(data, "<u4").max())
+    if high > _HIGHEST_ID:
+        raise InvalidRequest("token_ids holds a negative id")
+    return TokenRows(data, tuple(lengths), high)
 
 
 def _typed(tensor: InputTensor, kind: ElementType, count: int) -> bytes:

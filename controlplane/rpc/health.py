@@ -57,7 +57,7 @@ class HealthServicer:
                 return
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    def status(self, service: str) -> int:
+    def status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus:
         """Serving status of a service or model; UNKNOWN when there is none of that name."""
         models = self._registry.models()
         if service in self._services:
