@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto, TensorProto, checker, helper, save
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, save
 from onnx.helper import make_node, make_tensor_value_info
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("orchid", 1)]
 
 
-def value(name: str, kind: int, *shape: int | str | None) -> object:
+def value(name: str, kind: int, *shape: int | str | None) -> ValueInfoProto:
     return make_tensor_value_info(name, kind, list(shape))
 
 
 def model(
     nodes: list[NodeProto],
-    inputs: list[object],
-    outputs: list[object],
+    inputs: list[ValueInfoProto],
+    outputs: list[ValueInfoProto],
     initializers: list[TensorProto] | None = None,
 ) -> ModelProto:
     graph = helper.make_graph(nodes, "test", inputs, outputs, initializers or [])
@@ -72,7 +72,7 @@ def long_loop(path: Path) -> Path:
 
 
 def attention(
-    path: Path, heads: int, head_dim: int, *, bias_reach: int = 0, **attrs: float
+    path: Path, heads: int, head_dim: int, *, bias_reach: int = 0, scale: float | None = None
 ) -> Path:
     width = heads * head_dim
     inputs = [
@@ -82,7 +82,9 @@ def attention(
     if bias_reach:
         inputs.append(value("bias", TensorProto.FLOAT, heads, 2 * bias_reach - 1))
     names = ["qkv", "row_offsets"] + (["bias"] if bias_reach else [])
-    nodes = [make_node("RaggedAttention", names, ["y"], domain="orchid", num_heads=heads, **attrs)]
+    nodes = [
+        make_node("RaggedAttention", names, ["y"], domain="orchid", num_heads=heads, scale=scale)
+    ]
     return write(path, model(nodes, inputs, [value("y", TensorProto.FLOAT, "tokens", width)]))
 
 
