@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from opentelemetry.sdk.trace import Span
+
+from controlplane import ends
 from controlplane.config import ControlPlaneConfig
+from controlplane.counters import Counters
+from controlplane.deployment import (
+    deployment_of,
+    effective_class,
+    same_deployment,
+    variant_table,
+)
+from controlplane.errors import (
+    Cancelled,
+    ControlPlaneError,
+    Unavailable,
+    WorkerFault,
+)
+from controlplane.expiry import Deadlines
+from controlplane.members import Members
+from controlplane.policy.admission import Bounds
+from controlplane.policy.hands import Flight
+from controlplane.policy.policies import build
+from controlplane.policy.pool import Settings
 from controlplane.policy.records import Answer, Request
-from controlplane.registry import Registry, WorkerSession
-from controlplane.telemetry import Telemetry
-from controlplane.work import BatchDone, WorkerPort
+from controlplane.policy.scheduler import Scheduler, Shed
+from controlplane.registry import ModelInfo, Registry, WorkerSession
+from controlplane.telemetry import Telemetry, traceparent_of
+from controlplane.work import (
+    BatchDone,
+    ItemDone,
+    ItemStatus,
+    WorkBatch,
+    WorkerPort,
+    item_id,
+    place_of,
+)
+
+_log = logging.getLogger(__name__)
+
+_MS = 1_000_000
+# A request that has been with this many workers in vain may be what breaks them.
+_MOST_DISPATCHES = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request that has been admitted and not ended; `flight` is None while it is queued.
+
+    `others` are earlier flights that may still answer (their worker became suspect).
+    """
+
+    request: Request
+    future: asyncio.Future[Answer]
+    span: Span | None
+    flight: Flight | None = None
+    others: list[Flight] = field(default_factory=list)
+
+    def drop(self, flight: Flight) -> bool:
+        """Forget a flight that ended; True when the request depended on it."""
+        if self.flight is flight:
+            self.flight = None
+            return True
+        if flight in self.others:
+            self.others.remove(flight)
+        return False
 
 
 class Dispatcher:
@@ -24,15 +86,48 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         telemetry: Telemetry | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._config = config
+        self._registry = registry
+        self._now_ns = now_ns
+        self._loop = loop
+        self._telemetry = telemetry
+        settings = Settings(
+            bounds=Bounds(config.queue.max_items, config.queue.max_predicted_work_ms * _MS),
+            confidence_z=config.confidence_z,
+            reserve=config.reserve_fraction,
+            prefetch=config.prefetch,
+            max_batch=config.max_batch,
+        )
+        policy = build(
+            config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction
+        )
+        self.counters = Counters()
+        self._scheduler = Scheduler(policy, settings)
+        self._deadlines = Deadlines(loop, now_ns, self._expire)
+        self._pending: dict[int, _Pending] = {}
+        self._members = Members(
+            self._scheduler,
+            registry,
+            now_ns=now_ns,
+            loop=loop,
+            report_interval_ms=config.report_interval_ms,
+            suspected=self._redispatch,
+        )
+        self._last_id = 0
+        self._pump_scheduled = False
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ns = 0
+
+    # --- callers --------------------------------------------------------------------
 
     def now_ns(self) -> int:
         """The monotonic clock that every time of a request is on."""
-        raise NotImplementedError
+        return self._now_ns()
 
     def next_id(self) -> int:
         """A request id that this process never gives again."""
-        raise NotImplementedError
+        self._last_id += 1
+        return self._last_id
 
     def submit(self, request: Request) -> asyncio.Future[Answer]:
         """Admit a request. The future ends with an Answer or a ControlPlaneError.
@@ -40,28 +135,282 @@ class Dispatcher:
         Raises Refused, Unavailable, NotFound, InvalidRequest, Unsatisfiable or TooLate
         when the request is not admitted; nothing is kept of it then.
         """
-        raise NotImplementedError
+        span = None
+        if self._telemetry is not None:
+            span = self._telemetry.start(request.traceparent, request.arrived_ns)
+        request.traceparent = traceparent_of(span) if span is not None else ""
+        try:
+            self._admit(request)
+        except ControlPlaneError as error:
+            # Callers may name any model; only deployed ones are counted apart.
+            known = request.model if request.model in self._scheduler.pools else ""
+            self.counters.ended(known, ends.word_of(error))
+            self._close_span(span, request, None, error)
+            raise
+        pending = _Pending(request, self._loop.create_future(), span)
+        self._pending[request.id] = pending
+        self._deadlines.add(request.id, request.deadline_ns)
+        self._pump_soon()
+        return pending.future
 
     def cancel(self, request: Request) -> None:
         """The caller went away: queued work is dropped, running work cancelled on its worker."""
-        raise NotImplementedError
+        pending = self._pending.get(request.id)
+        if pending is not None:
+            self._fail(pending, Cancelled("the caller went away"))
+
+    def close(self) -> None:
+        """End what is left and stop every timer."""
+        for pending in list(self._pending.values()):
+            self._fail(pending, Unavailable("the control plane is shutting down", 1000))
+        for session in self._members.sessions():
+            self.detach(session)
+        self._deadlines.close()
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+
+    # --- membership -----------------------------------------------------------------
 
     def attach(self, session: WorkerSession, port: WorkerPort) -> None:
         """A worker's stream is open: give it work from now on."""
-        raise NotImplementedError
+        self._members.attach(session, port)
+        self._pump_soon()
 
     def detach(self, session: WorkerSession) -> None:
         """A worker is gone: what it had is queued again while its slack allows."""
-        raise NotImplementedError
+        fault = WorkerFault(f"worker {session.identity.id!r} was lost while executing")
+        for flight in self._members.detach(session):
+            for request in flight.requests:
+                pending = self._pending.get(request.id)
+                if pending is not None and pending.drop(flight):
+                    self._again(pending, flight, fault)
+        self._pump_soon()
 
     def refresh(self, models: frozenset[str]) -> None:
         """The registry's membership of these models changed."""
-        raise NotImplementedError
+        for name in models:
+            membership = self._registry.membership(name)
+            if membership is not None:
+                self._deploy(membership.model)
+        self._members.reassign()
+        self._pump_soon()
 
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker."""
-        raise NotImplementedError
+        self._members.heard(session)
+
+    # --- results --------------------------------------------------------------------
 
     def completed(self, session: WorkerSession, done: BatchDone) -> None:
         """A batch ended on a worker."""
-        raise NotImplementedError
+        now = self._now_ns()
+        flight = self._scheduler.finished(
+            session.number, done.id, now, queue_ns=done.queue_ns, run_ns=done.run_ns
+        )
+        if flight is None:
+            self.counters.unknown_results += 1
+            return
+        answered = 0
+        for item in done.items:
+            place = place_of(done.id, item.id)
+            if 0 <= place < len(flight.requests):
+                answered += 1
+                self._item(session, flight, place, item, done, now)
+        if answered < len(flight.requests):
+            self._unanswered(flight)
+        self._pump_soon()
+
+    def _item(
+        self,
+        session: WorkerSession,
+        flight: Flight,
+        place: int,
+        item: ItemDone,
+        done: BatchDone,
+        now: int,
+    ) -> None:
+        request = flight.requests[place]
+        pending = self._pending.get(request.id)
+        executed = item.status is ItemStatus.OK
+        if executed and flight.sent_ns + done.queue_ns > request.deadline_ns:
+            self.counters.expired_work_executed += 1
+        if pending is None:
+            self.counters.late_results += executed
+            return
+        current = pending.drop(flight)
+        if executed:
+            if now > request.deadline_ns:
+                self.counters.late_results += 1
+                self._fail(pending, ends.expired(request))
+                return
+            answer = ends.answer(
+                request=request,
+                place=place,
+                flight=flight,
+                item=item,
+                done=done,
+                info=deployment_of(flight.table),
+                worker_id=session.identity.id,
+                now_ns=now,
+            )
+            self.counters.answered(request.model, flight.candidate.name)
+            self._end(pending)
+            if not pending.future.done():
+                pending.future.set_result(answer)
+            self._close_span(pending.span, request, answer, None)
+        elif current:
+            error = ends.failure(item, request.model)
+            if isinstance(error, Unavailable | WorkerFault):
+                self._again(pending, flight, error)
+            else:
+                self._fail(pending, error)
+
+    def _unanswered(self, flight: Flight) -> None:
+        """The worker left items out of a result: they did not run as far as anyone knows."""
+        for request in flight.requests:
+            pending = self._pending.get(request.id)
+            if pending is not None and pending.drop(flight):
+                self._again(pending, flight, WorkerFault("the worker gave no result"))
+
+    # --- dispatching ----------------------------------------------------------------
+
+    def _admit(self, request: Request) -> None:
+        pool = self._scheduler.pools.get(request.model)
+        if pool is None:
+            info = self._registry.model(request.model)
+            raise Unavailable(
+                f"model {info.name!r} is {info.state.value} ({info.progress:.0%})", 1000
+            )
+        request.klass = effective_class(request.klass, self._config.classes)
+        request.eligible = pool.table.eligible(request.klass, request.shapes)
+        admission = self._scheduler.offer(request, self._now_ns())
+        if not admission.admitted:
+            raise ends.refusal(request, admission)
+
+    def _pump_soon(self) -> None:
+        """Pump once for everything that comes in this turn of the loop."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        now = self._now_ns()
+        while (step := self._scheduler.next_step(now)) is not None:
+            if isinstance(step, Shed):
+                self._fail(self._pending[step.request.id], ends.shed(step))
+            else:
+                self._send(step)
+        wake_ns = self._scheduler.wake_ns()
+        if wake_ns is not None and (self._wake is None or wake_ns < self._wake_ns):
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake_ns = wake_ns
+            self._wake = self._loop.call_later(max((wake_ns - now) / 1e9, 0.001), self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self._pump()
+
+    def _send(self, flight: Flight) -> None:
+        for request in flight.requests:
+            request.dispatches += 1
+            request.dispatched_ns = flight.sent_ns
+            self._pending[request.id].flight = flight
+        self.counters.dispatched += len(flight.requests)
+        port = self._members.port(flight.worker)
+        assert port is not None, "the scheduler only knows attached workers"
+        port.send(
+            WorkBatch(
+                id=flight.id,
+                model=flight.pool.model,
+                variant=flight.candidate.name,
+                tokenizer=flight.candidate.tokenizer,
+                requests=flight.requests,
+                item_ids=tuple(item_id(flight.id, i) for i in range(len(flight.requests))),
+            )
+        )
+
+    def _redispatch(self, flights: tuple[Flight, ...]) -> None:
+        """The worker of these flights is suspect: whoever answers first, wins."""
+        for flight in flights:
+            for request in flight.requests:
+                pending = self._pending.get(request.id)
+                if pending is not None and pending.drop(flight):
+                    pending.others.append(flight)
+                    self._again(pending, flight, WorkerFault("the worker fell silent"))
+
+    def _deploy(self, info: ModelInfo) -> None:
+        table = variant_table(info)
+        if not len(table):
+            return
+        pool = self._scheduler.pools.get(info.name)
+        if pool is not None and same_deployment(pool.table, table):
+            return
+        for request, error in self._scheduler.set_pool(info.name, table):
+            reason = f"no live worker can answer the request any more: {error}"
+            self._fail(self._pending[request.id], Unavailable(reason, 1000))
+
+    # --- endings --------------------------------------------------------------------
+
+    def _end(self, pending: _Pending) -> None:
+        """Take a request out of everything; runs that nobody waits for are cancelled."""
+        request = pending.request
+        del self._pending[request.id]
+        self._deadlines.discard(request.id)
+        if pending.flight is None:
+            self._scheduler.withdraw(request)
+        else:
+            self._cancel_run(pending.flight, request)
+        for flight in pending.others:
+            self._cancel_run(flight, request)
+
+    def _fail(self, pending: _Pending, error: ControlPlaneError) -> None:
+        self._end(pending)
+        self.counters.ended(pending.request.model, ends.word_of(error))
+        if not pending.future.done():
+            pending.future.set_exception(error)
+            # Nobody may be left to look at it; that is no fault of the request.
+            pending.future.exception()
+        self._close_span(pending.span, pending.request, None, error)
+
+    def _expire(self, request_id: int) -> None:
+        pending = self._pending.get(request_id)
+        if pending is not None:
+            self._fail(pending, ends.expired(pending.request))
+
+    def _again(self, pending: _Pending, flight: Flight, error: ControlPlaneError) -> None:
+        """Queue a request of a failed flight again, or end it with what went wrong."""
+        request = pending.request
+        if request.deadline_ns <= self._now_ns():
+            self._fail(pending, ends.expired(request))
+        elif request.dispatches >= _MOST_DISPATCHES and not pending.others:
+            self._fail(pending, error)
+        elif request.dispatches < _MOST_DISPATCHES:
+            try:
+                queued = self._scheduler.requeue(request, flight)
+            except ControlPlaneError:
+                queued = False
+            if queued:
+                self.counters.redispatched += 1
+                self._pump_soon()
+            elif not pending.others:
+                self._fail(pending, error)
+
+    def _cancel_run(self, flight: Flight, request: Request) -> None:
+        port = self._members.port(flight.worker)
+        if port is not None:
+            port.cancel((item_id(flight.id, flight.requests.index(request)),))
+
+    def _close_span(
+        self,
+        span: Span | None,
+        request: Request,
+        answer: Answer | None,
+        error: ControlPlaneError | None,
+    ) -> None:
+        if span is not None and self._telemetry is not None:
+            fault = "" if error is None else f"{ends.word_of(error)}: {error}"
+            attributes = ends.span_attributes(request, answer)
+            self._telemetry.finish(span, self._now_ns(), attributes, fault)

@@ -14,8 +14,9 @@ from controlplane.policy.records import Request, TensorValue
 class WorkBatch:
     """One engine run to be made: requests that share a variant, answered one by one.
 
-    `tokenizer` names the token ids to send ("" for tensor input). The port turns each
-    request's deadline into the budget that is left when the message leaves.
+    `tokenizer` names the token ids to send ("" for tensor input). `item_ids`, parallel to
+    `requests`, differ at every dispatch, so a request that is sent twice is told apart.
+    The port turns each deadline into the budget that is left when the message leaves.
     """
 
     id: int
@@ -23,6 +24,7 @@ class WorkBatch:
     variant: str
     tokenizer: str
     requests: tuple[Request, ...]
+    item_ids: tuple[int, ...]
 
 
 class ItemStatus(Enum):
@@ -60,6 +62,20 @@ class BatchDone:
     run_ns: int = 0
     cpu_ns: int = 0
     executed_items: int = 0
+
+
+# Items of one batch share the batch's id above these bits.
+_PLACE_BITS = 16
+
+
+def item_id(batch_id: int, place: int) -> int:
+    """The wire id of the item at `place` of a batch."""
+    return batch_id << _PLACE_BITS | place
+
+
+def place_of(batch_id: int, item: int) -> int:
+    """The place of a wire id in its batch; -1 when it belongs to another batch."""
+    return item & ((1 << _PLACE_BITS) - 1) if item >> _PLACE_BITS == batch_id else -1
 
 
 class WorkerPort(Protocol):

@@ -81,17 +81,23 @@ _Key = tuple[frozenset[str], float, frozenset[str], str]
 
 @dataclass(frozen=True, slots=True)
 class VariantTable:
-    """The candidates of one pool, most accurate first; positions are the variant numbers."""
+    """The candidates of one pool, most accurate first; positions are the variant numbers.
+
+    `deployment` identifies what the table describes, for whoever built it.
+    """
 
     candidates: tuple[Candidate, ...]
     numbers: Mapping[str, int]
     dominated: Mapping[str, str]
     reference: Mapping[str, Shape]
     shortest_limit: int
+    deployment: object = field(default=None, compare=False)
     _remembered: dict[_Key, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @staticmethod
-    def build(candidates: Sequence[Candidate], reference_tokens: int = 0) -> VariantTable:
+    def build(
+        candidates: Sequence[Candidate], reference_tokens: int = 0, deployment: object = None
+    ) -> VariantTable:
         """Order the candidates and find the frontier.
 
         `reference_tokens` is the sequence length at which variants are compared; 0 takes
@@ -112,6 +118,7 @@ class VariantTable:
             dominated=dominated(ordered, reference),
             reference=reference,
             shortest_limit=min((c.max_tokens for c in ordered if c.max_tokens), default=0),
+            deployment=deployment,
         )
 
     def __len__(self) -> int:

@@ -1,0 +1,62 @@
+"""What is deployed and configured, in the terms of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controlplane.config import ClassConfig
+from controlplane.errors import InvalidRequest
+from controlplane.policy.profiles import Candidate, VariantTable
+from controlplane.policy.records import RequestClass
+from controlplane.registry import ModelInfo
+
+
+def variant_table(info: ModelInfo) -> VariantTable:
+    """The variants of a model that some worker has ready and profiled."""
+    return VariantTable.build(
+        [
+            Candidate(
+                name=variant.name,
+                tokenizer=variant.tokenizer,
+                quality=variant.quality_value,
+                profile=variant.profile,
+                max_tokens=variant.max_tokens,
+                batchable=variant.layout == "ragged",
+            )
+            for variant in info.variants
+            if variant.ready and variant.profile is not None
+        ],
+        deployment=info,
+    )
+
+
+def deployment_of(table: VariantTable) -> ModelInfo:
+    """The model that `variant_table` made a table of."""
+    assert isinstance(table.deployment, ModelInfo)
+    return table.deployment
+
+
+def same_deployment(one: VariantTable, other: VariantTable) -> bool:
+    """Whether two tables describe the same variants of the same manifest."""
+    before, after = deployment_of(one), deployment_of(other)
+    return one == other and before.manifest_digest == after.manifest_digest
+
+
+def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) -> RequestClass:
+    """The class with what the configuration demands of everyone who names it.
+
+    InvalidRequest when the name is not configured: a floor that silently does not hold
+    would be worse.
+    """
+    if not klass.name:
+        return klass
+    named = configured.get(klass.name)
+    if named is None:
+        known = ", ".join(sorted(configured)) or "none"
+        raise InvalidRequest(f"unknown request class {klass.name!r}; configured: {known}")
+    return replace(
+        klass,
+        minimum_quality=max(klass.minimum_quality, named.minimum_quality),
+        prohibited=klass.prohibited | frozenset(named.prohibited),
+    )

@@ -1,0 +1,181 @@
+"""How requests end: the errors, answers and span attributes of each ending."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controlplane.errors import (
+    Cancelled,
+    ControlPlaneError,
+    InvalidRequest,
+    NotFound,
+    Refused,
+    TooLate,
+    Unavailable,
+    Unsatisfiable,
+    WorkerFault,
+)
+from controlplane.policy.admission import Admission, Refusal
+from controlplane.policy.hands import Flight
+from controlplane.policy.records import Answer, Outcome, Provenance, Request
+from controlplane.policy.scheduler import Shed
+from controlplane.registry import ModelInfo
+from controlplane.work import BatchDone, ItemDone, ItemStatus
+
+AttributeValue = str | bool | int | float
+
+_WORDS: Mapping[type[ControlPlaneError], str] = {
+    TooLate: "too-late",
+    Refused: "refused",
+    Unavailable: "unavailable",
+    Cancelled: "cancelled",
+    InvalidRequest: "invalid",
+    NotFound: "not-found",
+    Unsatisfiable: "unsatisfiable",
+    WorkerFault: "worker-fault",
+}
+ANSWERED = "answered"
+OUTCOMES = (ANSWERED, *_WORDS.values())
+
+_REFUSALS = {
+    Refusal.QUEUE_FULL: "the queue is full",
+    Refusal.WORK_BOUND: "the queue holds as much predicted work as it may",
+    Refusal.BEHIND_WORK: "the work ahead leaves no time before the deadline",
+}
+
+
+def word_of(error: ControlPlaneError) -> str:
+    """The outcome under which an error is counted."""
+    return _WORDS.get(type(error), "failed")
+
+
+def refusal(request: Request, admission: Admission) -> ControlPlaneError:
+    """The error of a request that was not admitted."""
+    asked_ms = (request.deadline_ns - request.arrived_ns) / 1e6
+    if admission.reason == Refusal.EXPIRED:
+        return TooLate("the deadline had passed before the request could be queued")
+    if admission.reason == Refusal.TOO_SHORT:
+        return TooLate(
+            f"the deadline of {asked_ms:.1f} ms is shorter than the fastest eligible variant "
+            f"needs ({admission.completion_ns / 1e6:.1f} ms)"
+        )
+    if admission.reason == Refusal.NO_WORKER:
+        return no_worker(request.model)
+    return Refused(
+        f"{_REFUSALS[admission.reason]} (deadline {asked_ms:.1f} ms, "
+        f"done after {admission.completion_ns / 1e6:.1f} ms at best)",
+        admission.retry_after_ms,
+    )
+
+
+def shed(step: Shed) -> ControlPlaneError:
+    """The error of an admitted request that was dropped when its turn came."""
+    slack_ms = step.decision.slack_ns / 1e6
+    if slack_ms <= 0:
+        return TooLate("the deadline passed while the request was queued")
+    return Refused(
+        f"an answer in the {slack_ms:.1f} ms left is unlikely "
+        f"(needs {step.decision.predicted_ns / 1e6:.1f} ms); dropped for those behind it",
+        step.retry_after_ms,
+    )
+
+
+def expired(request: Request) -> ControlPlaneError:
+    """The error of a request whose time is up."""
+    asked_ms = (request.deadline_ns - request.arrived_ns) / 1e6
+    where = "it was running" if request.dispatches else "it was queued"
+    return TooLate(f"the deadline of {asked_ms:.1f} ms passed while {where}")
+
+
+def no_worker(model: str) -> ControlPlaneError:
+    """The error when nobody can serve a model now."""
+    return Unavailable(f"no live worker serves model {model!r}", retry_after_ms=1000)
+
+
+def failure(item: ItemDone, model: str) -> ControlPlaneError:
+    """The error of an item that did not end well on its worker."""
+    detail = f": {item.message}" if item.message else ""
+    if item.status is ItemStatus.INVALID_ARGUMENT:
+        return InvalidRequest(item.message or f"model {model!r} does not accept this input")
+    if item.status is ItemStatus.EXPIRED:
+        return TooLate("the deadline passed before the worker could run the request")
+    if item.status is ItemStatus.INTERNAL:
+        return WorkerFault(f"the worker failed while executing model {model!r}{detail}")
+    return Unavailable(f"the worker did not execute model {model!r}{detail}", retry_after_ms=100)
+
+
+def answer(
+    *,
+    request: Request,
+    place: int,
+    flight: Flight,
+    item: ItemDone,
+    done: BatchDone,
+    info: ModelInfo,
+    worker_id: str,
+    now_ns: int,
+) -> Answer:
+    """The answer of a request, with where it came from and what it cost.
+
+    The CPU time of a shared run is charged by tokens.
+    """
+    shape = request.shapes[flight.candidate.tokenizer]
+    share = 1.0
+    if len(flight.requests) > 1:
+        sizes = [r.shapes[flight.candidate.tokenizer].tokens for r in flight.requests]
+        share = shape.tokens / sum(sizes) if sum(sizes) else 1.0 / len(sizes)
+    return Answer(
+        outputs=item.outputs,
+        provenance=Provenance(
+            model=info.name,
+            model_version=info.version,
+            variant=flight.candidate.name,
+            manifest_digest=info.manifest_digest,
+            reason=flight.decision.reason,
+            approximation=flight.approximations[place],
+            quality=flight.candidate.quality,
+            worker_id=worker_id,
+        ),
+        outcome=Outcome(
+            items=shape.items,
+            input_tokens=shape.tokens,
+            predicted_cpu_ns=int(flight.predicted_ns * share),
+            charged_cpu_ns=int(done.cpu_ns * share),
+            preprocess_ns=request.preprocess_ns,
+            queue_ns=flight.sent_ns - request.arrived_ns - request.preprocess_ns + done.queue_ns,
+            execute_ns=done.run_ns,
+            total_ns=now_ns - request.arrived_ns,
+            slack_at_dispatch_ns=request.deadline_ns - flight.sent_ns,
+            slack_at_answer_ns=request.deadline_ns - now_ns,
+            batch_size=len(flight.requests),
+            dispatches=request.dispatches,
+        ),
+        labels=info.labels,
+    )
+
+
+def span_attributes(request: Request, answer: Answer | None) -> dict[str, AttributeValue]:
+    """What a request's span says of it: shapes, times and the decision, never content."""
+    attributes: dict[str, AttributeValue] = {
+        "orchid.model": request.model,
+        "orchid.tenant": request.klass.tenant,
+        "orchid.class": request.klass.name,
+        "orchid.deadline_ms": (request.deadline_ns - request.arrived_ns) / 1e6,
+        "orchid.dispatches": request.dispatches,
+        "orchid.preprocess_ms": request.preprocess_ns / 1e6,
+    }
+    if answer is not None:
+        attributes |= {
+            "orchid.variant": answer.provenance.variant,
+            "orchid.reason": answer.provenance.reason,
+            "orchid.approximation": answer.provenance.approximation,
+            "orchid.manifest_digest": answer.provenance.manifest_digest,
+            "orchid.worker_id": answer.provenance.worker_id,
+            "orchid.input_tokens": answer.outcome.input_tokens,
+            "orchid.batch_size": answer.outcome.batch_size,
+            "orchid.queue_ms": answer.outcome.queue_ns / 1e6,
+            "orchid.execute_ms": answer.outcome.execute_ns / 1e6,
+            "orchid.slack_at_dispatch_ms": answer.outcome.slack_at_dispatch_ns / 1e6,
+            "orchid.slack_at_answer_ms": answer.outcome.slack_at_answer_ns / 1e6,
+        }
+    return attributes

@@ -1,0 +1,134 @@
+"""Attached workers: which of them may get work, and who notices when one falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.policy.hands import Flight
+from controlplane.policy.scheduler import Scheduler
+from controlplane.registry import Registry, WorkerSession, WorkerState
+from controlplane.watch import suspicion
+from controlplane.work import WorkerPort
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    session: WorkerSession
+    port: WorkerPort
+    watch: asyncio.TimerHandle | None = None
+
+
+class Members:
+    """Tells the scheduler which workers exist and which to trust. Lives on the event loop.
+
+    `suspected` is called with the flights of a worker that became suspect.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        registry: Registry,
+        *,
+        now_ns: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+        report_interval_ms: int,
+        suspected: Callable[[tuple[Flight, ...]], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._registry = registry
+        self._now_ns = now_ns
+        self._loop = loop
+        self._report_interval_ms = report_interval_ms
+        self._suspected = suspected
+        self._members: dict[int, _Member] = {}
+
+    def attach(self, session: WorkerSession, port: WorkerPort) -> None:
+        """A worker's stream is open."""
+        member = _Member(session, port)
+        self._members[session.number] = member
+        session.heard_ns = self._now_ns()
+        self._assign(member)
+        self._watch(member)
+
+    def detach(self, session: WorkerSession) -> tuple[Flight, ...]:
+        """A worker is gone; returns what it held."""
+        member = self._members.pop(session.number, None)
+        if member is None:
+            return ()
+        if member.watch is not None:
+            member.watch.cancel()
+        session.state = WorkerState.LOST
+        return self._scheduler.remove_worker(session.number)
+
+    def sessions(self) -> tuple[WorkerSession, ...]:
+        """The attached workers."""
+        return tuple(member.session for member in self._members.values())
+
+    def port(self, number: int) -> WorkerPort | None:
+        """The way to a worker; None when it is gone."""
+        member = self._members.get(number)
+        return None if member is None else member.port
+
+    def reassign(self) -> None:
+        """The registry's memberships changed."""
+        for member in self._members.values():
+            self._assign(member)
+
+    def heard(self, session: WorkerSession) -> None:
+        """A message came from the worker; it may say that it drains."""
+        session.heard_ns = self._now_ns()
+        draining = session.load.draining
+        if draining != (session.state is WorkerState.DRAINING) or (
+            session.state is WorkerState.SUSPECT
+        ):
+            member = self._members.get(session.number)
+            if member is not None:
+                self._settle(member)
+
+    def _assign(self, member: _Member) -> None:
+        number = member.session.number
+        ready = {}
+        for model in self._scheduler.pools:
+            membership = self._registry.membership(model)
+            names = None if membership is None else membership.workers.get(number)
+            if names:
+                ready[model] = names
+        self._scheduler.set_worker(number, ready, self._now_ns())
+
+    def _settle(self, member: _Member) -> None:
+        """Put the worker into the state that its load and its silence call for."""
+        session = member.session
+        now = self._now_ns()
+        before = session.state
+        if session.load.draining:
+            session.state = WorkerState.DRAINING
+        elif suspicion(self._running(session), session.heard_ns, now, self._report_interval_ms)[0]:
+            session.state = WorkerState.SUSPECT
+        else:
+            session.state = WorkerState.READY
+        if session.state is before:
+            return
+        _log.info("worker %s is %s", session.identity.id, session.state.value)
+        self._scheduler.trust(session.number, session.state is WorkerState.READY, now)
+        if session.state is WorkerState.SUSPECT:
+            self._suspected(self._scheduler.flights(session.number))
+
+    def _watch(self, member: _Member) -> None:
+        self._settle(member)
+        session = member.session
+        now = self._now_ns()
+        suspect, at_ns = suspicion(
+            self._running(session), session.heard_ns, now, self._report_interval_ms
+        )
+        # A suspect is looked at again after an interval: its run may have been overtaken.
+        delay_ns = self._report_interval_ms * 1_000_000 if suspect else at_ns - now
+        member.watch = self._loop.call_later(max(delay_ns / 1e9, 0.001), self._watch, member)
+
+    def _running(self, session: WorkerSession) -> Flight | None:
+        flights = self._scheduler.flights(session.number)
+        return flights[0] if flights else None

@@ -1,0 +1,37 @@
+"""Notices workers that fell silent, or sit on a run far longer than it should take."""
+
+from __future__ import annotations
+
+from controlplane.policy.hands import Flight
+
+_MS = 1_000_000
+# Silence beyond this many predicted services, or report intervals, is suspect.
+_SILENT_SERVICES = 3
+_SILENT_REPORTS = 3
+# A worker that reports while its run does not end is given much longer: the machine may
+# be slow, and what it runs cannot be had back.
+_OVERDUE_SERVICES = 10
+_OVERDUE_REPORTS = 20
+
+
+def silence_limit_ns(running: Flight | None, report_interval_ms: int) -> int:
+    """Silence after which a worker is suspect: `max(3 p_running, 3 report intervals)`."""
+    predicted = running.predicted_ns if running is not None else 0
+    return max(_SILENT_SERVICES * predicted, _SILENT_REPORTS * report_interval_ms * _MS)
+
+
+def overdue_limit_ns(running: Flight, report_interval_ms: int) -> int:
+    """Run time after which a worker that still reports is suspect."""
+    reports = _OVERDUE_REPORTS * report_interval_ms * _MS
+    return max(_OVERDUE_SERVICES * running.predicted_ns, reports)
+
+
+def suspicion(
+    running: Flight | None, heard_ns: int, now_ns: int, report_interval_ms: int
+) -> tuple[bool, int]:
+    """Whether a worker is suspect now, and the time at which to look again otherwise."""
+    silent_at = heard_ns + silence_limit_ns(running, report_interval_ms)
+    if running is None:
+        return now_ns >= silent_at, silent_at
+    overdue_at = running.started_ns + overdue_limit_ns(running, report_interval_ms)
+    return now_ns >= min(silent_at, overdue_at), min(silent_at, overdue_at)
