@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from worker.loop import EngineLoop
-
 # Below this a timer costs more than the lateness it saves.
 _SHORTEST_S = 0.001
 # Event loops bound their timers; a timer that fires early is set again.
@@ -20,6 +18,13 @@ class Timer(Protocol):
         """Takes it back."""
 
 
+class Expirer(Protocol):
+    """What the watchdog looks at, as `EngineLoop`."""
+
+    def expire(self, now_ns: int) -> int | None:
+        """Ends what is due; returns when the next will be."""
+
+
 class Watchdog:
     """One timer for all batches of an engine loop; lives on the event loop.
 
@@ -29,7 +34,7 @@ class Watchdog:
 
     def __init__(
         self,
-        engine: EngineLoop,
+        engine: Expirer,
         now_ns: Callable[[], int],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:

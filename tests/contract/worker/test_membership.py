@@ -1,0 +1,165 @@
+"""Register, as a control plane sees it: reports, changes, losses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc
+from protos.orchid.v1 import worker_pb2 as pb
+from tests.contract.worker.serving import PATIENCE_S, Stream, one, serve
+from worker.rpc.fleet_client import Backoff
+
+
+class Fleet(fleet_pb2_grpc.FleetServicer):
+    """A control plane that only listens."""
+
+    def __init__(self, reject: str = "") -> None:
+        self.streams: list[list[fleet_pb2.WorkerReport]] = []
+        self.reject = reject
+        self._news = asyncio.Condition()
+
+    async def Register(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        reports: list[fleet_pb2.WorkerReport] = []
+        self.streams.append(reports)
+        if self.reject:
+            refusal = fleet_pb2.Reject(reason=self.reject)
+            await context.write(fleet_pb2.FleetDirective(reject=refusal))
+            await self._tell()
+            return
+        welcome = fleet_pb2.Welcome(controlplane_id="test", report_interval_ms=20)
+        await context.write(fleet_pb2.FleetDirective(welcome=welcome))
+        async for report in request_iterator:
+            reports.append(report)
+            await self._tell()
+
+    async def GetStatus(
+        self, request: fleet_pb2.GetStatusRequest, context: Any
+    ) -> fleet_pb2.GetStatusResponse:
+        return fleet_pb2.GetStatusResponse()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S), self._news:
+            await self._news.wait_for(holds)
+
+    def models(self) -> list[common_pb2.ModelDescription]:
+        """The models as they were told last."""
+        lists = [r.models for r in self.streams[-1] if r.HasField("models")] if self.streams else []
+        return list(lists[-1].models) if lists else []
+
+    def loads(self) -> list[pb.WorkerLoad]:
+        return [r.load for r in self.streams[-1] if r.HasField("load")] if self.streams else []
+
+
+@contextlib.asynccontextmanager
+async def control_plane(fleet: Fleet, listen: str) -> AsyncIterator[None]:
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    fleet_pb2_grpc.add_FleetServicer_to_server(fleet, server)
+    server.add_insecure_port(listen)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+async def test_a_worker_introduces_itself_and_reports(repository: Path, tmp_path: Path) -> None:
+    listen, fleet = f"unix:{tmp_path / 'cp.sock'}", Fleet()
+    async with (
+        control_plane(fleet, listen),
+        serve(repository, controlplane=listen) as served,
+    ):
+        await fleet.until(lambda: len(fleet.loads()) > 3 and bool(fleet.models()))
+        first, second, *_ = fleet.streams[0]
+        assert first.hello.worker_id == "under-test"
+        assert first.hello.address == served.address
+        assert first.hello.worker_class == fleet_pb2.WORKER_CLASS_ENCODER
+        assert first.hello.threads == 1 and first.hello.process_id > 0
+        assert first.hello.simd and first.hello.cpu_model and first.hello.engine_version
+        assert second.WhichOneof("report") == "models"
+        assert not any(report.HasField("hello") for report in fleet.streams[0][1:])
+        await fleet.until(lambda: bool(fleet.models()[0].variants[0].ready))
+        assert all(tokenizer.document == b"" for tokenizer in fleet.models()[0].tokenizers)
+
+        stream = Stream(served)
+        async with served.engine_held():
+            await stream.send(one(1), one(2))
+            await fleet.until(lambda: fleet.loads()[-1].queued_items == 2)
+        await stream.receive(2)
+        await fleet.until(lambda: fleet.loads()[-1].completed_items == 2)
+        await stream.finish()
+
+
+async def test_changes_of_models_and_draining_are_told(repository: Path, tmp_path: Path) -> None:
+    listen, fleet = f"unix:{tmp_path / 'cp.sock'}", Fleet()
+    async with (
+        control_plane(fleet, listen),
+        serve(repository, controlplane=listen) as served,
+    ):
+        async for _ in served.stub.Load(pb.LoadRequest(model="adder")):
+            pass
+        await fleet.until(lambda: [m.name for m in fleet.models()] == ["adder", "tiny"])
+        await served.stub.Unload(pb.UnloadRequest(model="tiny"))
+        await fleet.until(lambda: [m.name for m in fleet.models()] == ["adder"])
+        await served.stub.Drain(pb.DrainRequest())
+        await fleet.until(lambda: fleet.loads()[-1].draining)
+
+
+async def test_a_worker_outlives_its_control_plane_and_comes_back(
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "worker")
+    listen = f"unix:{tmp_path / 'cp.sock'}"
+    async with serve(repository, controlplane=listen) as served:
+        for _ in range(3):
+            fleet = Fleet()
+            async with control_plane(fleet, listen):
+                await fleet.until(lambda fleet=fleet: len(fleet.loads()) > 1)  # type: ignore[misc]
+                assert fleet.streams[0][0].HasField("hello")
+                assert fleet.models()[0].name == "tiny"
+            # It goes on serving alone.
+            stream = Stream(served)
+            await stream.send(one(1))
+            assert (await stream.receive(1))[1].status == pb.ITEM_STATUS_OK
+            await stream.finish()
+    told = [r.getMessage() for r in caplog.records if r.name.endswith("fleet_client")]
+    registered = [text for text in told if text.startswith("registered with")]
+    lost = [text for text in told if text.startswith("not registered")]
+    # Once a change, however many attempts lie between.
+    assert len(registered) == 3 and len(lost) in (3, 4)
+
+
+async def test_a_rejected_worker_says_why_once_and_tries_on(
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen, fleet = f"unix:{tmp_path / 'cp.sock'}", Fleet(reject="the id is taken")
+    async with control_plane(fleet, listen), serve(repository, controlplane=listen):
+        await fleet.until(lambda: len(fleet.streams) >= 3)
+        told = [r.getMessage() for r in caplog.records if r.name.endswith("fleet_client")]
+        assert len(told) == 1 and "the id is taken" in told[0]
+        fleet.reject = ""
+        await fleet.until(lambda: len(fleet.loads()) > 0)
+
+
+@given(attempt=st.integers(0, 100_000), seed=st.integers(0, 100))
+def test_waits_grow_to_a_bound_and_are_jittered(attempt: int, seed: int) -> None:
+    backoff = Backoff()
+    wait = backoff.wait_s(attempt, np.random.default_rng(seed))
+    plain = min(backoff.longest_s, backoff.first_s * backoff.factor ** min(attempt, 64))
+    assert plain * (1 - backoff.jitter) <= wait <= plain * (1 + backoff.jitter)
