@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +18,18 @@ from worker.models.statistics import accuracy_evidence
 BATCH_TOKENS = 512
 
 
+Feeds = dict[str, NDArray[Any]]
+
+
 class Runs(Protocol):
     """The part of an engine session that evaluation needs."""
 
-    def run(
-        self, feeds: dict[str, NDArray[np.int64] | NDArray[np.int32]]
-    ) -> dict[str, NDArray[np.float32]]:
+    def run(self, feeds: Feeds) -> Feeds:
         """Run the graph once on named tensors and return its outputs by name."""
         ...
 
 
-def ragged_feeds(
-    sequences: Sequence[Sequence[int]],
-) -> dict[str, NDArray[np.int64] | NDArray[np.int32]]:
+def ragged_feeds(sequences: Sequence[Sequence[int]]) -> Feeds:
     """Lay sequences end to end: ``input_ids`` int64 [T] and ``row_offsets`` int32 [S+1]."""
     offsets = np.zeros(len(sequences) + 1, np.int32)
     np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])

@@ -80,6 +80,12 @@ _DISTILBERT = _LayerNames(
     down="ffn.lin2",
     output_norm="output_layer_norm",
 )
+# The dense layer after the first token's state, and the output layer, of stock classifiers.
+_STOCK_HEADS: dict[Family, tuple[str, str]] = {
+    "bert": ("pooler.dense", "classifier"),
+    "distilbert": ("pre_classifier", "classifier"),
+    "mpnet": ("classifier.dense", "classifier.out_proj"),
+}
 _NAMES: dict[Family, _LayerNames] = {"bert": _BERT, "distilbert": _DISTILBERT, "mpnet": _MPNET}
 
 
@@ -142,17 +148,18 @@ def classifier_head(family: Family, weights: Weights) -> Head:
     if "head.weight" in weights:
         return Head("mean", output=_affine(_Source(weights, family), "head"))
     source = _Source(weights, family)
-    dense, output = {
-        "bert": ("pooler.dense", "classifier"),
-        "distilbert": ("pre_classifier", "classifier"),
-        "mpnet": ("classifier.dense", "classifier.out_proj"),
-    }[family]
+    dense, output = _STOCK_HEADS[family]
     return Head(
         "first",
         dense=_affine(source, dense),
         dense_activation="relu" if family == "distilbert" else "tanh",
         output=_affine(source, output),
     )
+
+
+def has_classifier(family: Family, weights: Weights) -> bool:
+    """Tell whether a checkpoint has a head that ``classifier_head`` can read."""
+    return "head.weight" in weights or f"{_STOCK_HEADS[family][1]}.weight" in weights
 
 
 def distance_buckets(count: int, positions: int) -> NDArray[np.int64]:
