@@ -29,7 +29,7 @@ from controlplane.members import Members
 from controlplane.policy.admission import Bounds
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
-from controlplane.policy.pool import Settings
+from controlplane.policy.pool import Pool, Settings
 from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
 from controlplane.registry import ModelInfo, Registry, WorkerSession
@@ -169,6 +169,33 @@ class Dispatcher:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
+
+    # --- views ----------------------------------------------------------------------
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy that decides."""
+        return self._scheduler.policy.name
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Every pool there has been; for looking only."""
+        return tuple(self._scheduler.pools.values())
+
+    def flights(self, session: WorkerSession) -> tuple[Flight, ...]:
+        """What a worker holds, the running one first; for looking only."""
+        return self._scheduler.flights(session.number)
+
+    def gauges(self) -> dict[str, int]:
+        """What goes up and comes down again: all 0 when nothing is in the house."""
+        return {
+            "pending": len(self._pending),
+            "queued": self._scheduler.queued,
+            "in_flight": self._scheduler.in_flight,
+            "runs": self._scheduler.runs,
+            "deadlines": len(self._deadlines),
+            "queued_work_ns": sum(pool.nominal_work_ns for pool in self.pools()),
+            "busy_runs": sum(len(pool.busy) for pool in self.pools()),
+        }
 
     # --- membership -----------------------------------------------------------------
 

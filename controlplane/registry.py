@@ -170,6 +170,8 @@ class WorkerSession:
     state: WorkerState = WorkerState.CONNECTING
     load: WorkerLoad = field(default_factory=WorkerLoad)
     models: dict[str, ModelInfo] = field(default_factory=dict)
+    # Names in the worker's repository, loaded or not.
+    available: tuple[str, ...] = ()
     # Model name -> why this worker's copy of the model takes no part in the pool.
     apart: dict[str, str] = field(default_factory=dict)
 

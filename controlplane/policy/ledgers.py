@@ -92,6 +92,10 @@ class BusyWork:
         self._overdue: dict[int, int] = {}
         self._overdue_sum = 0
 
+    def __len__(self) -> int:
+        """Runs that have started and not ended."""
+        return len(self._running) + len(self._overdue)
+
     def wait(self, predicted_ns: int) -> None:
         """A run is handed to a worker that is busy."""
         self._waiting += predicted_ns

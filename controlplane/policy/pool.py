@@ -94,6 +94,11 @@ class Pool:
         head = self._queue.head()
         return None if head is None else head.request.deadline_ns
 
+    @property
+    def nominal_work_ns(self) -> int:
+        """Uncorrected work queued here."""
+        return self._work.total
+
     def own_work_ns(self) -> float:
         """Corrected work queued here, each request on its fastest eligible variant."""
         return self._work.corrected(self.corrections.factors)

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from controlplane.config import ControlPlaneConfig
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
+from controlplane.rpc.fleet import FleetServicer
 from controlplane.rpc.health import HealthServicer
 from controlplane.rpc.intake import Intake, Queue, Tokenizing
 from controlplane.rpc.native import NativeServicer
@@ -20,7 +21,7 @@ from controlplane.rpc.oip import OipServicer, Repository
 from controlplane.rpc.services import service_handler
 from controlplane.rpc.statistics import Statistics
 from protos.inference import oip_pb2
-from protos.orchid.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2
+from protos.orchid.v1 import fleet_pb2, inference_pb2
 
 OIP = oip_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 NATIVE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
@@ -40,7 +41,7 @@ class Parts:
     tokenizing: Tokenizing
     registry: Registry
     repository: Repository
-    fleet: fleet_pb2_grpc.FleetServicer | None
+    fleet: FleetServicer | None
     version: str
     wall_ms: Callable[[], int]
 
@@ -63,7 +64,7 @@ class ControlPlaneServer:
         names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]
         adapter = cast(grpc.aio.Server, _GenericOnly(handlers))
         if parts.fleet is not None:
-            fleet_pb2_grpc.add_FleetServicer_to_server(parts.fleet, adapter)
+            handlers.append(service_handler(FLEET, parts.fleet))
             names.append(FLEET.full_name)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
             reflection.aio.ReflectionServicer(names), adapter

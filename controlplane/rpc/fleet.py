@@ -1,0 +1,195 @@
+"""The Fleet service: a worker's Register stream is its membership; the control plane dials back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import grpc
+
+from controlplane.config import ControlPlaneConfig
+from controlplane.dispatcher import Dispatcher
+from controlplane.errors import InvalidRequest
+from controlplane.registry import Registry, WorkerLoad, WorkerSession
+from controlplane.rpc.fleet_status import StatusSource, status_response
+from controlplane.rpc.services import Context
+from controlplane.rpc.wire import read_hello, read_load, read_models
+from controlplane.rpc.worker_client import WorkerClient
+from protos.orchid.v1 import fleet_pb2
+
+_log = logging.getLogger(__name__)
+
+
+class _Link:
+    """What the control plane holds of one registered worker: its session and the way back."""
+
+    def __init__(self, session: WorkerSession, client: WorkerClient) -> None:
+        self.session = session
+        self.client = client
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.replaced = asyncio.Event()
+        self.described = False
+        self.reported = False
+
+    def spawn(self, task: asyncio.Task[None]) -> None:
+        """Keep a task until it ends or the link does."""
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+class FleetServicer:
+    """Implements `orchid.v1.Fleet`: feeds registry and dispatcher from the workers' streams.
+
+    A worker is a member while its Register stream and its Execute stream both stand; the
+    end of either is the end of the session, and a worker that comes back gets a new one.
+    Everything lives on the event loop.
+    """
+
+    def __init__(
+        self,
+        config: ControlPlaneConfig,
+        registry: Registry,
+        dispatcher: Dispatcher,
+        *,
+        status: StatusSource,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._status = status
+        self._now_ns = now_ns
+        self._links: dict[int, _Link] = {}
+
+    def clients(self) -> tuple[tuple[WorkerSession, WorkerClient], ...]:
+        """The live workers and the ways to them."""
+        return tuple((link.session, link.client) for link in self._links.values())
+
+    async def Register(self, request: object, context: Context) -> None:
+        """One worker's membership, from its hello to the end of either stream."""
+        first = await context.read()
+        if not isinstance(first, fleet_pb2.WorkerReport) or not first.HasField("hello"):
+            raise InvalidRequest("the first report of a worker must be its hello")
+        reason = _obstacle(first.hello)
+        if reason:
+            await context.write(fleet_pb2.FleetDirective(reject=fleet_pb2.Reject(reason=reason)))
+            return
+        link = self._join(first.hello)
+        welcome = fleet_pb2.Welcome(
+            controlplane_id=self._status.controlplane_id,
+            report_interval_ms=self._config.report_interval_ms,
+        )
+        streams = {
+            asyncio.create_task(self._reports(link, context)),
+            asyncio.create_task(self._execute(link)),
+            asyncio.create_task(_until(link.replaced)),
+        }
+        try:
+            await context.write(fleet_pb2.FleetDirective(welcome=welcome))
+            await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._leave(link)
+            for task in (*streams, *link.tasks):
+                task.cancel()
+            await asyncio.gather(*streams, *link.tasks, return_exceptions=True)
+            await link.client.close()
+
+    async def GetStatus(
+        self, request: fleet_pb2.GetStatusRequest, context: Context
+    ) -> fleet_pb2.GetStatusResponse:
+        """Workers, pools, counters and gauges as they are now."""
+        return status_response(self._status, self._registry, self._dispatcher, self._now_ns())
+
+    def _join(self, hello: fleet_pb2.WorkerHello) -> _Link:
+        identity = read_hello(hello)
+        old = self._registry.session_of(identity.id)
+        if old is not None:
+            stale = self._links[old.number]
+            self._leave(stale)
+            stale.replaced.set()
+        session = self._registry.join(identity, self._now_ns())
+        client = WorkerClient(
+            identity.address,
+            now_ns=self._now_ns,
+            max_message_bytes=self._config.max_message_bytes,
+        )
+        link = self._links[session.number] = _Link(session, client)
+        _log.info("worker %s registered from %s", identity.id, identity.address)
+        return link
+
+    def _leave(self, link: _Link) -> None:
+        """Forget a worker; calling it again does nothing."""
+        if self._links.pop(link.session.number, None) is None:
+            return
+        changed = self._registry.leave(link.session)
+        self._dispatcher.detach(link.session)
+        self._dispatcher.refresh(changed)
+        _log.info("worker %s left", link.session.identity.id)
+
+    async def _reports(self, link: _Link, context: Context) -> None:
+        while isinstance(report := await context.read(), fleet_pb2.WorkerReport):
+            kind = report.WhichOneof("report")
+            if kind == "load":
+                self._heard(link.session, read_load(report.load))
+            elif kind == "models":
+                changed = self._registry.report_models(
+                    link.session, read_models(report.models.models)
+                )
+                link.reported = True
+                self._heard(link.session, None)
+                self._dispatcher.refresh(changed)
+                if link.described and self._registry.missing_tokenizers(link.session):
+                    link.spawn(asyncio.create_task(self._describe(link)))
+
+    async def _execute(self, link: _Link) -> None:
+        """Dial back, learn what the worker has, then give it work until its stream ends."""
+        session = link.session
+        try:
+            await self._describe(link)
+            await link.client.execute(
+                opened=lambda: self._dispatcher.attach(session, link.client),
+                heard=lambda load: self._heard(session, load),
+                completed=lambda done: self._dispatcher.completed(session, done),
+            )
+        except grpc.aio.AioRpcError as error:
+            _log.warning(
+                "worker %s at %s: %s: %s",
+                session.identity.id,
+                session.identity.address,
+                error.code().name,
+                error.details(),
+            )
+
+    async def _describe(self, link: _Link) -> None:
+        description = await link.client.describe(tokenizers=True)
+        for sha256, document in description.tokenizers.items():
+            self._registry.add_tokenizer(sha256, document)
+        link.session.available = description.available
+        link.described = True
+        # A report that came meanwhile is newer than this description.
+        if link.session.number in self._links and not link.reported:
+            changed = self._registry.report_models(link.session, description.models)
+            self._dispatcher.refresh(changed)
+
+    def _heard(self, session: WorkerSession, load: WorkerLoad | None) -> None:
+        if load is not None:
+            self._registry.report_load(session, load, self._now_ns())
+        self._dispatcher.heard(session)
+
+
+def _obstacle(hello: fleet_pb2.WorkerHello) -> str:
+    """Why a worker cannot be a member, empty when it can."""
+    if not hello.worker_id or not hello.address:
+        return "a worker's hello needs worker_id and address"
+    if hello.worker_class not in (
+        fleet_pb2.WORKER_CLASS_ENCODER,
+        fleet_pb2.WORKER_CLASS_UNSPECIFIED,
+    ):
+        name = fleet_pb2.WorkerClass.Name(hello.worker_class)
+        return f"this control plane serves encoder workers, {hello.worker_id!r} is {name}"
+    return ""
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,113 @@
+"""What GetStatus answers: the state of the house as one message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from controlplane.deployment import deployment_of
+from controlplane.dispatcher import Dispatcher
+from controlplane.policy.pool import Pool
+from controlplane.preprocess import Preprocessor
+from controlplane.registry import Registry, WorkerSession
+from controlplane.rpc.wire import write_hello, write_load
+from protos.orchid.v1 import fleet_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSource:
+    """What a status rests on besides registry and dispatcher."""
+
+    controlplane_id: str
+    version: str
+    started_ns: int
+    preprocessor: Preprocessor
+    process: psutil.Process
+
+
+def status_response(
+    source: StatusSource, registry: Registry, dispatcher: Dispatcher, now_ns: int
+) -> fleet_pb2.GetStatusResponse:
+    """Workers, pools, counters and gauges as they are at `now_ns`."""
+    saturation = source.preprocessor.saturation()
+    cpu = source.process.cpu_times()
+    reported = sum(s.load.expired_items_executed for s in registry.workers())
+    return fleet_pb2.GetStatusResponse(
+        controlplane_id=source.controlplane_id,
+        version=source.version,
+        policy=dispatcher.policy,
+        uptime_s=(now_ns - source.started_ns) / 1e9,
+        workers=[_worker(dispatcher, session, now_ns) for session in registry.workers()],
+        pools=[_pool(registry, dispatcher, pool) for pool in dispatcher.pools()],
+        # Workers and control plane see the same runs, each by its own clock.
+        expired_work_executed=max(dispatcher.counters.expired_work_executed, reported),
+        preprocess_queued=saturation.queued,
+        preprocess_running=saturation.running,
+        process_cpu_s=cpu.user + cpu.system,
+        resident_bytes=source.process.memory_info().rss,
+        gauges=dispatcher.gauges() | {"preprocess": saturation.queued + saturation.running},
+    )
+
+
+def _worker(dispatcher: Dispatcher, session: WorkerSession, now_ns: int) -> fleet_pb2.WorkerStatus:
+    held = sum(len(flight.requests) for flight in dispatcher.flights(session))
+    return fleet_pb2.WorkerStatus(
+        hello=write_hello(session.identity),
+        load=write_load(session.load),
+        state=session.state.value,
+        in_flight_items=held,
+        since_report_ms=(now_ns - session.heard_ns) / 1e6,
+    )
+
+
+def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.PoolStatus:
+    counters = dispatcher.counters
+    membership = registry.membership(pool.model)
+    info = deployment_of(pool.table) if membership is None else membership.model
+    answered = counters.variants.get(pool.model, {})
+    return fleet_pb2.PoolStatus(
+        model=pool.model,
+        manifest_digest=info.manifest_digest,
+        state=_state(registry, pool),
+        workers=pool.live,
+        queued=len(pool),
+        in_flight=sum(
+            len(flight.requests)
+            for session in registry.workers()
+            for flight in dispatcher.flights(session)
+            if flight.pool is pool
+        ),
+        predicted_work_ms=pool.own_work_ns() / 1e6,
+        variants=[
+            fleet_pb2.VariantStatus(
+                name=candidate.name,
+                routable=candidate.name not in pool.table.dominated,
+                note=_note(pool, candidate.name),
+                quality=candidate.quality,
+                predicted_p50_us=candidate.profile.p50_ns / 1e3,
+                correction=pool.corrections.factors[number],
+                sigma=pool.corrections.sigmas[number],
+                answered=answered.get(candidate.name, 0),
+            )
+            for number, candidate in enumerate(pool.table.candidates)
+        ],
+        outcomes=counters.outcomes.get(pool.model, {}),
+    )
+
+
+def _note(pool: Pool, name: str) -> str:
+    stronger = pool.table.dominated.get(name)
+    return "" if stronger is None else f"dominated by {stronger}"
+
+
+def _state(registry: Registry, pool: Pool) -> str:
+    """The pool's readiness, and why a worker that has the model takes no part."""
+    membership = registry.membership(pool.model)
+    state = "without workers" if membership is None else membership.model.state.value
+    apart = [
+        f"{session.identity.id} kept apart: {session.apart[pool.model]}"
+        for session in registry.workers()
+        if pool.model in session.apart
+    ]
+    return "; ".join([state, *apart])

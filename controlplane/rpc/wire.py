@@ -1,0 +1,225 @@
+"""Messages between the control plane and its workers, to and from domain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.policy.profiles import VariantProfile
+from controlplane.policy.records import Request, TensorPayload, TensorValue, TokenPayload
+from controlplane.registry import (
+    ModelInfo,
+    ModelState,
+    QualityEvidence,
+    TensorSpec,
+    TokenizerInfo,
+    VariantInfo,
+    WorkerIdentity,
+    WorkerLoad,
+)
+from controlplane.rpc.convert import BY_CODE, write_native
+from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
+
+_STATES = {
+    common_pb2.READINESS_STATE_LOADING: ModelState.LOADING,
+    common_pb2.READINESS_STATE_WARMING: ModelState.WARMING,
+    common_pb2.READINESS_STATE_READY: ModelState.READY,
+    common_pb2.READINESS_STATE_FAILED: ModelState.FAILED,
+    common_pb2.READINESS_STATE_UNLOADING: ModelState.UNLOADING,
+}
+
+_STATUSES = {
+    worker_pb2.ITEM_STATUS_OK: ItemStatus.OK,
+    worker_pb2.ITEM_STATUS_EXPIRED: ItemStatus.EXPIRED,
+    worker_pb2.ITEM_STATUS_CANCELLED: ItemStatus.CANCELLED,
+    worker_pb2.ITEM_STATUS_INVALID_ARGUMENT: ItemStatus.INVALID_ARGUMENT,
+    worker_pb2.ITEM_STATUS_NOT_FOUND: ItemStatus.NOT_FOUND,
+    worker_pb2.ITEM_STATUS_UNAVAILABLE: ItemStatus.UNAVAILABLE,
+    worker_pb2.ITEM_STATUS_INTERNAL: ItemStatus.INTERNAL,
+}
+
+
+def write_batch(batch: WorkBatch, now_ns: int, into: worker_pb2.Batch) -> None:
+    """Fill a wire batch; each item carries the time that is left now."""
+    into.batch_id = batch.id
+    into.model = batch.model
+    into.variant = batch.variant
+    for request, item_id in zip(batch.requests, batch.item_ids, strict=True):
+        item = into.items.add(
+            item_id=item_id,
+            budget_us=(request.deadline_ns - now_ns) // 1000,
+            traceparent=request.traceparent,
+        )
+        payload = request.payload
+        if isinstance(payload, TokenPayload):
+            item.tokens.token_ids = payload.ids[batch.tokenizer]
+            item.tokens.lengths.extend(payload.lengths[batch.tokenizer])
+        elif isinstance(payload, TensorPayload):
+            item.tensors.extend(write_native(tensor) for tensor in payload.tensors)
+        else:
+            raise TypeError(f"a request's payload is a {type(payload).__name__}")
+
+
+def payload_bytes(request: Request, tokenizer: str) -> int:
+    """About how much room a request takes in a message."""
+    payload = request.payload
+    if isinstance(payload, TokenPayload):
+        return len(payload.ids[tokenizer]) + 5 * len(payload.lengths[tokenizer])
+    if isinstance(payload, TensorPayload):
+        return sum(
+            len(t.data) + sum(len(s) + 6 for s in t.strings) + len(t.name) + 64
+            for t in payload.tensors
+        )
+    return 0
+
+
+def read_done(result: worker_pb2.BatchResult) -> BatchDone:
+    """The end of a batch."""
+    return BatchDone(
+        id=result.batch_id,
+        items=tuple(
+            ItemDone(
+                id=item.item_id,
+                status=_STATUSES.get(item.status, ItemStatus.INTERNAL),
+                outputs=tuple(map(_read_tensor, item.outputs)),
+                message=item.message,
+            )
+            for item in result.items
+        ),
+        queue_ns=result.queue_us * 1000,
+        run_ns=result.run_us * 1000,
+        cpu_ns=result.cpu_us * 1000,
+        executed_items=result.executed_items,
+    )
+
+
+def read_load(load: worker_pb2.WorkerLoad) -> WorkerLoad:
+    """A load report."""
+    return WorkerLoad(
+        queued_items=load.queued_items,
+        running_items=load.running_items,
+        process_cpu_percent=load.process_cpu_percent,
+        host_cpu_percent=load.host_cpu_percent,
+        resident_bytes=load.resident_bytes,
+        completed_items=load.completed_items,
+        draining=load.draining,
+        run_cpu_ns=load.run_cpu_us * 1000,
+        expired_items_executed=load.expired_items_executed,
+        throttled_periods=load.throttled_periods,
+    )
+
+
+def write_load(load: WorkerLoad) -> worker_pb2.WorkerLoad:
+    """A load report as it came."""
+    return worker_pb2.WorkerLoad(
+        queued_items=load.queued_items,
+        running_items=load.running_items,
+        process_cpu_percent=load.process_cpu_percent,
+        host_cpu_percent=load.host_cpu_percent,
+        resident_bytes=load.resident_bytes,
+        completed_items=load.completed_items,
+        draining=load.draining,
+        run_cpu_us=load.run_cpu_ns // 1000,
+        expired_items_executed=load.expired_items_executed,
+        throttled_periods=load.throttled_periods,
+    )
+
+
+def read_hello(hello: fleet_pb2.WorkerHello) -> WorkerIdentity:
+    """What a worker says of itself."""
+    return WorkerIdentity(
+        id=hello.worker_id,
+        address=hello.address,
+        threads=hello.threads,
+        cpu_model=hello.cpu_model,
+        simd=hello.simd,
+        engine_version=hello.engine_version,
+        process_id=hello.process_id,
+    )
+
+
+def write_hello(identity: WorkerIdentity) -> fleet_pb2.WorkerHello:
+    """The same, as it came."""
+    return fleet_pb2.WorkerHello(
+        worker_id=identity.id,
+        address=identity.address,
+        worker_class=fleet_pb2.WORKER_CLASS_ENCODER,
+        threads=identity.threads,
+        cpu_model=identity.cpu_model,
+        simd=identity.simd,
+        engine_version=identity.engine_version,
+        process_id=identity.process_id,
+    )
+
+
+def read_models(models: Iterable[common_pb2.ModelDescription]) -> tuple[ModelInfo, ...]:
+    """The models of one worker."""
+    return tuple(map(_read_model, models))
+
+
+def _read_model(model: common_pb2.ModelDescription) -> ModelInfo:
+    return ModelInfo(
+        name=model.name,
+        version=model.version,
+        task=model.task,
+        labels=tuple(model.labels),
+        manifest_digest=model.manifest_digest,
+        default_tokenizer=model.default_tokenizer,
+        primary_output=model.primary_output,
+        tokenizers=tuple(TokenizerInfo(t.name, t.sha256) for t in model.tokenizers),
+        variants=tuple(map(_read_variant, model.variants)),
+        state=_STATES.get(model.state, ModelState.LOADING),
+        progress=model.progress,
+        failure=model.failure,
+    )
+
+
+def _read_variant(variant: common_pb2.VariantDescription) -> VariantInfo:
+    return VariantInfo(
+        name=variant.name,
+        layout=variant.layout,
+        precision=variant.precision,
+        tokenizer=variant.tokenizer,
+        inputs=tuple(map(_read_spec, variant.inputs)),
+        outputs=tuple(map(_read_spec, variant.outputs)),
+        quality=tuple(
+            QualityEvidence(q.population, q.metric, q.value, q.n, q.low, q.high)
+            for q in variant.quality
+        ),
+        profile=_read_profile(variant.profile) if variant.HasField("profile") else None,
+        max_tokens=variant.max_tokens,
+        ready=variant.ready,
+        resident_bytes=variant.resident_bytes,
+    )
+
+
+def _read_profile(profile: common_pb2.VariantProfile) -> VariantProfile:
+    return VariantProfile(
+        s0_ns=profile.s0_us * 1e3,
+        s1_ns=profile.s1_us_per_token * 1e3,
+        s2_ns=profile.s2_us_per_token2 * 1e3,
+        sigma=profile.sigma,
+        reference_tokens=profile.reference_tokens,
+        p50_ns=profile.p50_us * 1e3,
+        p95_ns=profile.p95_us * 1e3,
+        p99_ns=profile.p99_us * 1e3,
+        samples=profile.samples,
+    )
+
+
+def _read_spec(spec: common_pb2.TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.name, _dtype(spec.data_type), tuple(spec.shape))
+
+
+def _read_tensor(tensor: common_pb2.Tensor) -> TensorValue:
+    return TensorValue(
+        tensor.name,
+        _dtype(tensor.data_type),
+        tuple(tensor.shape),
+        tensor.data,
+        tuple(tensor.strings),
+    )
+
+
+def _dtype(code: int) -> str:
+    return BY_CODE[code].dtype

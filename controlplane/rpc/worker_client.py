@@ -1,0 +1,166 @@
+"""The control plane's side of one worker: Describe, and one Execute stream for all its work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from controlplane.registry import ModelInfo, WorkerLoad
+from controlplane.rpc.wire import payload_bytes, read_done, read_load, read_models, write_batch
+from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
+
+_DESCRIBE_TIMEOUT_S = 10.0
+# Room in a message for everything that is not an item's payload.
+_OVERHEAD_BYTES = 4096
+
+Stream = grpc.aio.StreamStreamCall[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A worker's models, the tokenizer documents it sent by hash, and its repository's names."""
+
+    models: tuple[ModelInfo, ...]
+    tokenizers: dict[str, bytes]
+    available: tuple[str, ...]
+
+
+class WorkerClient:
+    """One connection to one worker; implements `work.WorkerPort`. Lives on the event loop.
+
+    Batches and cancels that are given in one turn of the loop, or while a message is on
+    its way, leave together in the next message.
+    """
+
+    def __init__(self, address: str, *, now_ns: Callable[[], int], max_message_bytes: int) -> None:
+        self._now_ns = now_ns
+        self._max_payload = max_message_bytes - _OVERHEAD_BYTES
+        self._channel = grpc.aio.insecure_channel(
+            address,
+            options=(
+                ("grpc.max_send_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                # Finds a worker that is gone without having closed the connection.
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
+                ("grpc.enable_retries", 0),
+            ),
+        )
+        self._stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(self._channel)
+        self._batches: list[WorkBatch] = []
+        self._cancels: list[int] = []
+        self._awake = asyncio.Event()
+        self._refused: Callable[[BatchDone], None] | None = None
+
+    async def describe(self, *, tokenizers: bool) -> Description:
+        """What the worker has. Raises grpc.aio.AioRpcError when it does not answer."""
+        response = await self._stub.Describe(
+            worker_pb2.DescribeRequest(include_tokenizers=tokenizers),
+            timeout=_DESCRIBE_TIMEOUT_S,
+            wait_for_ready=True,
+        )
+        documents = {
+            tokenizer.sha256: tokenizer.document
+            for model in response.models
+            for tokenizer in model.tokenizers
+            if tokenizer.document
+        }
+        return Description(
+            read_models(response.models), documents, tuple(response.available_models)
+        )
+
+    async def execute(
+        self,
+        *,
+        opened: Callable[[], None],
+        heard: Callable[[WorkerLoad | None], None],
+        completed: Callable[[BatchDone], None],
+    ) -> None:
+        """Run the Execute stream until it breaks.
+
+        Calls `opened` when work may be sent, `heard` for every message, then `completed`
+        for each result in it. Returns when the worker ends the stream, raises
+        grpc.aio.AioRpcError when it breaks.
+        """
+        stream: Stream = self._stub.Execute()
+        self._refused = completed
+        writer = asyncio.create_task(self._write(stream))
+        try:
+            opened()
+            while isinstance(response := await stream.read(), worker_pb2.ExecuteResponse):
+                heard(read_load(response.load) if response.HasField("load") else None)
+                for result in response.results:
+                    completed(read_done(result))
+        finally:
+            writer.cancel()
+            stream.cancel()
+
+    def send(self, batch: WorkBatch) -> None:
+        """Queue a batch for the next message."""
+        self._batches.append(batch)
+        self._awake.set()
+
+    def cancel(self, item_ids: Sequence[int]) -> None:
+        """Queue cancels for the next message."""
+        self._cancels.extend(item_ids)
+        self._awake.set()
+
+    async def load(self, model: str) -> ModelInfo:
+        """Load a model on the worker; returns it as it is at the end of loading."""
+        last = None
+        async for progress in self._stub.Load(worker_pb2.LoadRequest(model=model)):
+            last = progress.model
+        if last is None:
+            raise RuntimeError("the worker ended Load without saying how it went")
+        return read_models((last,))[0]
+
+    async def unload(self, model: str) -> None:
+        """Take a model off the worker."""
+        await self._stub.Unload(worker_pb2.UnloadRequest(model=model))
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    async def _write(self, stream: Stream) -> None:
+        while True:
+            await self._awake.wait()
+            self._awake.clear()
+            while self._batches or self._cancels:
+                try:
+                    await stream.write(self._message())
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    # The reader learns of the same end and says why.
+                    return
+
+    def _message(self) -> worker_pb2.ExecuteRequest:
+        """The next message: everything that waits, as far as the limit allows."""
+        request = worker_pb2.ExecuteRequest(cancel_item_ids=self._cancels)
+        self._cancels = []
+        now = self._now_ns()
+        room = self._max_payload
+        sent = 0
+        for batch in self._batches:
+            size = sum(payload_bytes(each, batch.tokenizer) + 256 for each in batch.requests)
+            if size > self._max_payload:
+                self._refuse(batch, size)
+            elif size > room:
+                break
+            else:
+                room -= size
+                write_batch(batch, now, request.batches.add())
+            sent += 1
+        del self._batches[:sent]
+        return request
+
+    def _refuse(self, batch: WorkBatch, size: int) -> None:
+        """End a batch that no message can carry."""
+        assert self._refused is not None
+        message = f"the input takes {size} bytes; a message carries {self._max_payload}"
+        items = tuple(ItemDone(i, ItemStatus.INVALID_ARGUMENT, (), message) for i in batch.item_ids)
+        asyncio.get_running_loop().call_soon(self._refused, BatchDone(batch.id, items))
