@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -92,8 +93,7 @@ def run_ragged(
 ) -> list[Tensors]:
     """One run over the flattened tokens of all items; rows go back by sequence counts."""
     lengths = [length for item in items for length in item.lengths]
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.array((0, *itertools.accumulate(lengths)), np.int32)
     ids = np.concatenate([item.token_ids for item in items], dtype=np.int64)
     outputs = session.run({"input_ids": ids, "row_offsets": offsets}, token=token)
     _check_rows(variant, outputs, len(lengths))

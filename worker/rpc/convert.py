@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
 from worker.errors import InvalidInput, WorkerError
-from worker.execution import dtype_name
 from worker.hosted import ModelSnapshot, ModelState, VariantSnapshot
 from worker.meter import LoadSample
 from worker.models.manifest import QualityEvidence, TensorSpec
@@ -36,6 +36,11 @@ _FIXED = {
     for name, number in DATA_TYPES.items()
     if name != "string"
 }
+# Hashing a dtype is cheap, asking for its name is not.
+_NUMBERS = {
+    np.dtype(object if name == "string" else name): number for name, number in DATA_TYPES.items()
+}
+_LITTLE = sys.byteorder == "little"
 _STATES = {
     ModelState.LOADING: common_pb2.READINESS_STATE_LOADING,
     ModelState.WARMING: common_pb2.READINESS_STATE_WARMING,
@@ -121,24 +126,29 @@ def tensor_from(message: common_pb2.Tensor) -> NDArray[Any]:
     return np.frombuffer(message.data, dtype).reshape(shape)
 
 
-def tensor_to(name: str, array: NDArray[Any]) -> common_pb2.Tensor:
-    """A tensor message with the array's elements in row-major order."""
+def write_tensor(message: common_pb2.Tensor, name: str, array: NDArray[Any]) -> None:
+    """Fills an empty message with the array's elements in row-major order."""
+    message.name = name
+    message.data_type = _NUMBERS[array.dtype]
+    message.shape.extend(array.shape)
     if array.dtype == object:
-        strings = [s.encode() if isinstance(s, str) else bytes(s) for s in array.ravel()]
-        return common_pb2.Tensor(
-            name=name, data_type=DATA_TYPES["string"], shape=array.shape, strings=strings
-        )
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return common_pb2.Tensor(
-        name=name,
-        data_type=DATA_TYPES[dtype_name(array)],
-        shape=array.shape,
-        data=little.tobytes(),
-    )
+        message.strings.extend(s.encode() if isinstance(s, str) else s for s in array.flat)
+    elif _LITTLE:
+        message.data = array.tobytes()
+    else:
+        message.data = array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def batch_result_to(outcome: BatchOutcome, max_bytes: int) -> worker_pb2.BatchResult:
-    """The answer to a batch; outputs too large for a message become a status instead."""
+def write_batch_result(
+    message: worker_pb2.BatchResult, outcome: BatchOutcome, max_bytes: int
+) -> None:
+    """Fills an empty message; outputs that exceed a message become a status instead."""
+    message.batch_id = outcome.batch.batch_id
+    message.queue_us = outcome.queue_ns // 1000
+    message.run_us = outcome.run_ns // 1000
+    message.cpu_us = outcome.cpu_ns // 1000
+    message.tokens = outcome.tokens
+    message.executed_items = outcome.executed_items
     outcomes = outcome.outcomes
     size = output_bytes(outcome)
     if size > max_bytes:
@@ -146,18 +156,9 @@ def batch_result_to(outcome: BatchOutcome, max_bytes: int) -> worker_pb2.BatchRe
             f"the batch's outputs hold {size} bytes, more than a message may carry ({max_bytes})"
         )
         outcomes = tuple(o if isinstance(o, WorkerError) else too_large for o in outcomes)
-    return worker_pb2.BatchResult(
-        batch_id=outcome.batch.batch_id,
-        items=[
-            _item_result_to(item.item_id, result)
-            for item, result in zip(outcome.batch.items, outcomes, strict=True)
-        ],
-        queue_us=outcome.queue_ns // 1000,
-        run_us=outcome.run_ns // 1000,
-        cpu_us=outcome.cpu_ns // 1000,
-        tokens=outcome.tokens,
-        executed_items=outcome.executed_items,
-    )
+    add = message.items.add
+    for item, result in zip(outcome.batch.items, outcomes, strict=True):
+        _write_item_result(add(), item.item_id, result)
 
 
 def output_bytes(outcome: BatchOutcome) -> int:
@@ -170,16 +171,15 @@ def output_bytes(outcome: BatchOutcome) -> int:
     )
 
 
-def _item_result_to(item_id: int, outcome: ItemOutcome) -> worker_pb2.ItemResult:
+def _write_item_result(message: worker_pb2.ItemResult, item_id: int, outcome: ItemOutcome) -> None:
+    message.item_id = item_id
     if isinstance(outcome, WorkerError):
-        return worker_pb2.ItemResult(
-            item_id=item_id, status=status_of(outcome)[0], message=str(outcome)
-        )
-    return worker_pb2.ItemResult(
-        item_id=item_id,
-        status=worker_pb2.ITEM_STATUS_OK,
-        outputs=[tensor_to(name, array) for name, array in outcome.items()],
-    )
+        message.status = status_of(outcome)[0]
+        message.message = str(outcome)
+        return
+    message.status = worker_pb2.ITEM_STATUS_OK
+    for name, array in outcome.items():
+        write_tensor(message.outputs.add(), name, array)
 
 
 def load_to(state: LoopState, sample: LoadSample) -> worker_pb2.WorkerLoad:

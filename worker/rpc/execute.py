@@ -15,7 +15,7 @@ from worker.host import ModelHost
 from worker.jobs import Job
 from worker.loop import EngineLoop
 from worker.records import Batch, BatchOutcome
-from worker.rpc.convert import batch_from, batch_result_to, output_bytes
+from worker.rpc.convert import batch_from, output_bytes, write_batch_result
 from worker.telemetry import Tracing
 from worker.watchdog import Watchdog
 
@@ -155,7 +155,7 @@ class ExecuteStream:
             yield self._response(ready[first:])
 
     def _response(self, outcomes: list[BatchOutcome]) -> worker_pb2.ExecuteResponse:
-        return worker_pb2.ExecuteResponse(
-            results=[batch_result_to(outcome, self._max_bytes) for outcome in outcomes],
-            load=self._parts.load(),
-        )
+        response = worker_pb2.ExecuteResponse(load=self._parts.load())
+        for outcome in outcomes:
+            write_batch_result(response.results.add(), outcome, self._max_bytes)
+        return response
