@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 GAIN = 0.15
-SHARED_GAIN = GAIN / 2
 SPREAD_FLOOR = 0.065
 SPREAD_CAP = 0.3
 # 1.25 times the mean absolute deviation estimates a normal standard deviation.
@@ -18,38 +18,44 @@ class Corrections:
     """Factors `m_k` on nominal service times and relative spreads `sigma_k`, per variant.
 
     After a completion on variant k with ratio r = measured / nominal:
-    `m_k += 0.15 (r - m_k)`; the other variants move by half that relative step, because
-    they run on the same host; `sigma_k = clip(1.25 * EWMA |r - m_k| / m_k, 0.065, 0.3)`.
+    `m_k += 0.15 (r - m_k)`, and
+    `sigma_k = clip(1.25 * EWMA |r - m_k| / m_k, 0.065, 0.3)`.
+    The other variants run on the same host and move by half of that step. So that halves
+    of many steps cannot add up to a drift, a factor is `m_k = shared * own_k`, and a step
+    goes to the two in equal (geometric) parts.
     """
 
-    __slots__ = ("_errors", "factors", "sigmas")
+    __slots__ = ("_errors", "_own", "_shared", "factors", "sigmas")
 
     def __init__(self, sigmas: Sequence[float]) -> None:
         """`sigmas` are the relative spreads that the profiles measured."""
         self.factors = [1.0] * len(sigmas)
+        self._shared = 1.0
+        self._own = [1.0] * len(sigmas)
         self._errors = [_clip(sigma) / SPREAD_PER_ERROR for sigma in sigmas]
         self.sigmas = [_clip(sigma) for sigma in sigmas]
 
     def observe(self, variant: int, ratio: float) -> None:
         """Take one completion; `ratio` is measured over nominal service time, above 0."""
-        factor = self.factors[variant]
-        relative = min(max(ratio / factor, 1.0 / LARGEST_RATIO), LARGEST_RATIO)
-        error = relative - 1.0
-        shared = 1.0 + SHARED_GAIN * error
-        factors = self.factors
-        for other in range(len(factors)):
-            factors[other] *= shared
-        factors[variant] = factor * (1.0 + GAIN * error)
+        relative = ratio / self.factors[variant]
+        error = min(max(relative, 1.0 / LARGEST_RATIO), LARGEST_RATIO) - 1.0
+        half = math.sqrt(1.0 + GAIN * error)
+        self._shared *= half
+        self._own[variant] *= half
+        shared = self._shared
+        self.factors = [shared * own for own in self._own]
         self._errors[variant] += GAIN * (abs(error) - self._errors[variant])
         self.sigmas[variant] = _clip(SPREAD_PER_ERROR * self._errors[variant])
 
     def carried(self, renumbered: Mapping[int, int], sigmas: Sequence[float]) -> Corrections:
         """The corrections of a new table; `renumbered` maps its numbers to the old ones."""
         fresh = Corrections(sigmas)
+        fresh._shared = self._shared
         for new, old in renumbered.items():
-            fresh.factors[new] = self.factors[old]
+            fresh._own[new] = self._own[old]
             fresh._errors[new] = self._errors[old]
             fresh.sigmas[new] = self.sigmas[old]
+        fresh.factors = [fresh._shared * own for own in fresh._own]
         return fresh
 
 
