@@ -62,12 +62,13 @@ class Catalogue:
 
     def view(self, name: str, version: str = "") -> ModelView:
         """The model called `name`; NotFound when it, or its version, is not here."""
-        if not name:
-            raise InvalidRequest(
-                "the model name is empty; models: "
-                + listed(model.name for model in self._registry.models())
-            )
-        info = self._registry.model(name)
+        membership = self._registry.membership(name)
+        if membership is None:
+            models = listed(model.name for model in self._registry.models())
+            if not name:
+                raise InvalidRequest(f"the model name is empty; models: {models}")
+            raise NotFound(f"no model {shown(name)} here; models: {models}")
+        info = membership.model
         view = self._views.get(name)
         if view is None or view.info is not info:
             view = self._views[name] = view_of(info, self._statistics.counters)
