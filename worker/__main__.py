@@ -15,6 +15,7 @@ import psutil
 import uvloop
 
 from worker.app import Means, WorkerApp
+from worker.cgroups import throttle_counter
 from worker.config import WorkerConfig
 from worker.errors import WorkerError
 from worker.loop import Clocks
@@ -39,7 +40,7 @@ def make_means(config: WorkerConfig) -> Means:
             process_cpu_ns=time.process_time_ns,
             host=host_times,
             resident_bytes=lambda: int(process.memory_info().rss),
-            throttled_periods=lambda: 0,
+            throttled_periods=throttle_counter(),
         ),
         tracing=start_tracing(
             config.otlp_endpoint,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.cgroups import throttle_counter
 from worker.memory import memory_room
 from worker.meter import HostTimes, LoadMeter
 
@@ -69,3 +70,17 @@ def test_cpu_use_is_taken_over_whole_windows() -> None:
     assert (sample.resident_bytes, sample.throttled_periods) == (7, 3)
     now[0], spent[0] = 1500, 9999
     assert meter.sample().process_cpu_percent == 150.0 and meter.latest.host_cpu_percent == 75.0
+
+
+def test_throttled_periods_are_those_of_the_group_with_the_quota(tmp_path: Path) -> None:
+    own = write(tmp_path / "self", "0::/a/b\n")
+    root = tmp_path / "cg"
+    write(root / "a/cpu.max", "150000 100000\n")
+    write(root / "a/cpu.stat", "usage_usec 9\nnr_periods 50\nnr_throttled 7\n")
+    write(root / "a/b/cpu.max", "max 100000\n")
+    write(root / "a/b/cpu.stat", "nr_throttled 99\n")
+    count = throttle_counter(root, own)
+    assert count() == 7
+    write(root / "a/cpu.stat", "nr_throttled 8\n")
+    assert count() == 8
+    assert throttle_counter(tmp_path / "no", tmp_path / "none")() == 0
