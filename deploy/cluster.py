@@ -19,6 +19,7 @@ from typing import Any
 from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.process import Child, ChildSpec
 from deploy.restart import RestartPolicy, next_delay
+from deploy.services import worker_models
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
 
 _POLL_S = 0.05
@@ -84,6 +85,7 @@ class LocalCluster:
         self._address = ""
         self._policy = spec.policy
         self._phase = ("starting", "")
+        self._models: frozenset[str] = frozenset()
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
 
@@ -104,8 +106,11 @@ class LocalCluster:
     def start(self, timeout_s: float = 60.0) -> None:
         """Starts every process; `wait_ready` waits for the models.
 
-        Raises AlreadyRunningError, or ClusterError when the control plane does not come up.
+        Raises AlreadyRunningError, ConfigError, or ClusterError when the control plane
+        does not come up.
         """
+        env = {**os.environ, **self.spec.env}
+        self._models = worker_models(self.spec.config, env, self._worker_overrides())
         self._state.acquire()
         try:
             self._stopping.clear()
@@ -149,16 +154,17 @@ class LocalCluster:
         while True:
             wanted = len(self.worker_names()) if workers is None else workers
             status = self._try_status()
-            if status is not None and _is_ready(status, wanted):
+            if status is not None and _is_ready(status, wanted, self._models):
                 self._enter("ready", "")
                 return status
             self._raise_for_dead()
+            readiness = self._readiness(status, wanted)
             if time.monotonic() >= deadline:
                 found = _describe(status, wanted)
                 raise ClusterError(f"not ready after {timeout_s:.0f} s: {found}\n{self._tails()}")
             if on_progress is not None:
-                on_progress(self._readiness(status, wanted))
-            time.sleep(_POLL_S if on_progress is None else 4 * _POLL_S)
+                on_progress(readiness)
+            time.sleep(_POLL_S)
 
     # The control plane
 
@@ -210,12 +216,11 @@ class LocalCluster:
         with self._lock:
             name = f"worker-{self._next_worker}"
             self._next_worker += 1
-            overrides: dict[str, Any] = {"listen": "127.0.0.1:0"}
-            if self.spec.repository is not None:
-                overrides["repository"] = str(self.spec.repository.absolute())
-            if self.spec.models:
-                overrides["models"] = list(self.spec.models)
-            overrides |= {**self.spec.worker, "worker_id": name, "controlplane": self._address}
+            overrides = {
+                **self._worker_overrides(),
+                "worker_id": name,
+                "controlplane": self._address,
+            }
             self._start_member(self._child_spec(name, "worker", overrides))
         self._record()
         return name
@@ -265,6 +270,14 @@ class LocalCluster:
 
     # Inside
 
+    def _worker_overrides(self) -> dict[str, Any]:
+        overrides: dict[str, Any] = {"listen": "127.0.0.1:0"}
+        if self.spec.repository is not None:
+            overrides["repository"] = str(self.spec.repository.absolute())
+        if self.spec.models:
+            overrides["models"] = list(self.spec.models)
+        return overrides | dict(self.spec.worker)
+
     def _child_spec(self, name: str, service: str, overrides: Mapping[str, Any]) -> ChildSpec:
         config = self.spec.config.absolute() if self.spec.config is not None else None
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
@@ -305,9 +318,11 @@ class LocalCluster:
                 models = fetch_progress(address, timeout_s=1.0)
             except FleetError:
                 continue
-            if models:
-                total += sum(m.progress for m in models) / len(models)
-        return Readiness(ready, wanted, total / max(1, wanted))
+            for model in models:
+                if model.state == "failed":
+                    raise ClusterError(f"model {model.model} cannot be loaded: {model.failure}")
+                total += model.progress
+        return Readiness(ready, wanted, total / max(1, wanted * len(self._models)))
 
     def _tails(self) -> str:
         with self._lock:
@@ -368,9 +383,9 @@ class LocalCluster:
             self._record()
 
 
-def _is_ready(status: FleetStatus, wanted: int) -> bool:
-    served = all(pool.state == "ready" and pool.workers >= wanted for pool in status.pools)
-    return status.ready_workers() >= wanted and bool(status.pools) and served
+def _is_ready(status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
+    served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
+    return status.ready_workers() >= wanted and served >= models
 
 
 def _describe(status: FleetStatus | None, wanted: int) -> str:

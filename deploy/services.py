@@ -11,6 +11,18 @@ from deploy.config import load_config
 SERVICES = ("controlplane", "worker")
 
 
+def worker_models(
+    config: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
+) -> frozenset[str]:
+    """The models a worker with these settings serves; raises ConfigError."""
+    from worker.config import WorkerConfig
+
+    chosen = load_config(WorkerConfig, "worker", config, env, overrides)
+    if chosen.models:
+        return frozenset(chosen.models)
+    return frozenset(path.parent.name for path in chosen.repository.glob("*/manifest.json"))
+
+
 def serve(
     service: str,
     *,
@@ -26,7 +38,6 @@ def serve(
     """
     if service == "controlplane":
         from controlplane.__main__ import main as run_controlplane
-
         from controlplane.config import ControlPlaneConfig
 
         chosen = load_config(ControlPlaneConfig, service, config, env, overrides)

@@ -48,6 +48,7 @@ def up(
     with --detach, its launcher). Logs are in the state directory.
     """
     from deploy.cluster import ClusterError, ClusterSpec
+    from deploy.config import ConfigError
     from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
     from deploy.state import AlreadyRunningError
 
@@ -75,7 +76,7 @@ def up(
             _up_detached(spec, timeout)
         else:
             _up_foreground(spec, timeout)
-    except (ClusterError, AlreadyRunningError) as error:
+    except (ClusterError, ConfigError, AlreadyRunningError) as error:
         fail(str(error))
 
 

@@ -29,7 +29,7 @@ def list_table(listings: Sequence[Listing]) -> Table:
         if manifest is None:
             table.add_row(listing.name, "", "", "", "", "", Text(listing.fault, style="red"))
             continue
-        best = max((item.value for v in manifest.variants for item in v.quality), default=None)
+        best = max((v.quality[0].value for v in manifest.variants if v.quality), default=None)
         table.add_row(
             listing.name,
             manifest.version,

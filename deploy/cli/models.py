@@ -236,10 +236,11 @@ def _build_default(target: Path, small: bool) -> None:
     import time
 
     from worker.models.build import SentimentBuilder
-    from worker.models.packages import cache_folder
+    from worker.models.packages import PackageCache, cache_folder
 
     with _faults_told(), model_progress(_console()) as progress:
-        builder = SentimentBuilder(target, cache_folder(), progress, time.thread_time_ns)
+        packages = PackageCache(cache_folder(), progress)
+        builder = SentimentBuilder(target, packages, progress, time.thread_time_ns)
         report = builder.build(small=small)
     _console().print(build_table(report))
 
