@@ -66,6 +66,11 @@ class FleetServicer:
         """The live workers and the ways to them."""
         return tuple((link.session, link.client) for link in self._links.values())
 
+    def close(self) -> None:
+        """End every membership: this process is going down, the workers may look elsewhere."""
+        for link in self._links.values():
+            link.replaced.set()
+
     async def Register(self, request: object, context: Context) -> None:
         """One worker's membership, from its hello to the end of either stream."""
         first = await context.read()

@@ -19,7 +19,7 @@ from controlplane.rpc.convert import STRING, best_classes, native_rows, read_nat
 from controlplane.rpc.intake import Intake
 from controlplane.rpc.services import Context
 from controlplane.rpc.status import Status, shown
-from controlplane.rpc.streams import Opened, Stream
+from controlplane.rpc.streams import Opened, OpenStreams
 from protos.orchid.v1 import inference_pb2
 
 CLASSIFICATION = "text-classification"
@@ -28,8 +28,9 @@ CLASSIFICATION = "text-classification"
 class NativeServicer:
     """Implements `orchid.v1.Inference`."""
 
-    def __init__(self, intake: Intake, catalogue: Catalogue) -> None:
+    def __init__(self, intake: Intake, streams: OpenStreams, catalogue: Catalogue) -> None:
         self._intake = intake
+        self._streams = streams
         self._catalogue = catalogue
         self._dialect = NativeDialect(catalogue)
 
@@ -53,7 +54,7 @@ class NativeServicer:
 
     async def StreamInfer(self, requests: object, context: Context) -> None:
         """Answer many requests on one stream, each as it finishes."""
-        await Stream(self._intake, self._dialect, context).serve()
+        await self._streams.serve(self._dialect, context)
 
 
 class NativeDialect:

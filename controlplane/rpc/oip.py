@@ -22,7 +22,7 @@ from controlplane.rpc.oip_response import write_infer
 from controlplane.rpc.oip_stream import OipDialect
 from controlplane.rpc.services import Context, unimplemented
 from controlplane.rpc.status import shown
-from controlplane.rpc.streams import Stream
+from controlplane.rpc.streams import OpenStreams
 from protos.inference import oip_pb2
 
 _NO_SHARED_MEMORY = (
@@ -53,12 +53,14 @@ class OipServicer:
     def __init__(
         self,
         intake: Intake,
+        streams: OpenStreams,
         catalogue: Catalogue,
         registry: Registry,
         repository: Repository,
         version: str,
     ) -> None:
         self._intake = intake
+        self._streams = streams
         self._catalogue = catalogue
         self._registry = registry
         self._repository = repository
@@ -85,7 +87,7 @@ class OipServicer:
 
     async def ModelStreamInfer(self, requests: object, context: Context) -> None:
         """Answer many requests on one stream, each as it finishes."""
-        await Stream(self._intake, self._dialect, context).serve()
+        await self._streams.serve(self._dialect, context)
 
     async def ServerLive(
         self, request: oip_pb2.ServerLiveRequest, context: Context

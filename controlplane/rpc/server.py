@@ -20,6 +20,7 @@ from controlplane.rpc.native import NativeServicer
 from controlplane.rpc.oip import OipServicer, Repository
 from controlplane.rpc.services import service_handler
 from controlplane.rpc.statistics import Statistics
+from controlplane.rpc.streams import OpenStreams
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
 
@@ -54,11 +55,14 @@ class ControlPlaneServer:
         self._server = grpc.aio.server(options=_options(config))
         intake = Intake(config, parts.queue, parts.tokenizing)
         catalogue = Catalogue(parts.registry, Statistics(parts.wall_ms))
-        oip = OipServicer(intake, catalogue, parts.registry, parts.repository, parts.version)
+        self._streams = OpenStreams(intake)
+        oip = OipServicer(
+            intake, self._streams, catalogue, parts.registry, parts.repository, parts.version
+        )
         self._health = HealthServicer(parts.registry, frozenset((OIP.full_name, NATIVE.full_name)))
         handlers = [
             service_handler(OIP, oip),
-            service_handler(NATIVE, NativeServicer(intake, catalogue)),
+            service_handler(NATIVE, NativeServicer(intake, self._streams, catalogue)),
             service_handler(HEALTH, self._health),
         ]
         names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]
@@ -87,8 +91,13 @@ class ControlPlaneServer:
         return f"{listen.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let running ones end for up to `grace_s`, then cancel them."""
+        """Refuse new calls, let running ones end for up to `grace_s`, then cancel them.
+
+        Streams of requests end by themselves once what they have in flight is answered;
+        whoever holds a Register stream must end it.
+        """
         self._health.drain()
+        self._streams.drain()
         await self._server.stop(grace_s)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
+from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest, Unavailable
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.intake import Arrival, Intake, traceparent_of
@@ -24,6 +24,8 @@ from controlplane.rpc.status import Status, status_of
 # Requests of one stream that were read and whose answers are not yet written. The reader
 # waits beyond it, and the transport's flow control then holds the caller back.
 MAX_OUTSTANDING = 1024
+# When a caller whose stream was drained may try again, by then elsewhere or after a restart.
+DRAINED_RETRY_MS = 1000
 
 Extra = TypeVar("Extra")
 
@@ -72,25 +74,25 @@ class Stream(Generic[Extra]):
         self._outstanding = 0
         self._calls: set[_Call[Extra]] = set()
         self._reading = True
+        self._draining = False
+        self._task: asyncio.Task[Any] | None = None
         self._writer_waits: asyncio.Future[None] | None = None
         self._reader_waits: asyncio.Future[None] | None = None
 
     async def serve(self) -> None:
         """Answer every message; ends after the caller's last message is answered.
 
-        When the caller goes away, what is still in flight is cancelled at once.
+        When the caller goes away, what is still in flight is cancelled at once. Raises
+        Unavailable when the stream was drained, after what was in flight is answered.
         """
+        self._task = asyncio.current_task()
         writer = self._loop.create_task(self._write())
         try:
-            while (message := await self._context.read()) is not grpc.aio.EOF:
-                self._accept(message)
-                if self._outstanding >= self._max_outstanding:
-                    self._reader_waits = self._loop.create_future()
-                    await asyncio.wait(
-                        (self._reader_waits, writer), return_when=asyncio.FIRST_COMPLETED
-                    )
-                if writer.done():
-                    break
+            try:
+                await self._read(writer)
+            except asyncio.CancelledError:
+                if not self._draining or self._task is None or self._task.uncancel() > 0:
+                    raise
             self._reading = False
             _wake(self._writer_waits)
             await writer
@@ -98,6 +100,25 @@ class Stream(Generic[Extra]):
             writer.cancel()
             for call in tuple(self._calls):
                 call.abandon()
+        if self._draining:
+            raise drained()
+
+    def drain(self) -> None:
+        """Read no further message; the stream ends when what is in flight is answered."""
+        if not self._draining and self._reading and self._task is not None:
+            self._draining = True
+            self._task.cancel()
+
+    async def _read(self, writer: asyncio.Task[None]) -> None:
+        while (message := await self._context.read()) is not grpc.aio.EOF:
+            self._accept(message)
+            if self._outstanding >= self._max_outstanding:
+                self._reader_waits = self._loop.create_future()
+                await asyncio.wait(
+                    (self._reader_waits, writer), return_when=asyncio.FIRST_COMPLETED
+                )
+            if writer.done():
+                return
 
     def _accept(self, message: Any) -> None:
         self._outstanding += 1
@@ -177,6 +198,32 @@ class Stream(Generic[Extra]):
         return self._intake
 
 
+class OpenStreams:
+    """The streams that are open now, so that a shutdown can drain them."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._open: set[Stream[Any]] = set()
+        self._draining = False
+
+    async def serve(self, dialect: Dialect[Any], context: Context) -> None:
+        """Serve one caller's stream to its end; raises Unavailable after `drain`."""
+        if self._draining:
+            raise drained()
+        stream = Stream(self._intake, dialect, context)
+        self._open.add(stream)
+        try:
+            await stream.serve()
+        finally:
+            self._open.discard(stream)
+
+    def drain(self) -> None:
+        """Let every open stream end once what it has in flight is answered."""
+        self._draining = True
+        for stream in tuple(self._open):
+            stream.drain()
+
+
 class _Call(Generic[Extra]):
     """One message of a stream until its answer is in the outbox."""
 
@@ -218,6 +265,11 @@ class _Call(Generic[Extra]):
             self.stream.finish(self, future.result())
         else:
             self.stream.fail(self, error)
+
+
+def drained() -> Unavailable:
+    """Why a stream ends though its caller has not ended it."""
+    return Unavailable("the control plane is shutting down", DRAINED_RETRY_MS)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -205,3 +205,22 @@ async def counted(door: Door) -> tuple[int, int]:
     (stats,) = response.model_stats
     assert np.isclose(stats.inference_stats.success.ns, 3 * 500_000)
     return stats.inference_stats.success.count, stats.inference_count
+
+
+async def test_stopping_answers_what_is_in_flight_and_ends_the_stream() -> None:
+    async with front_door() as door:
+        idle, busy = stub(door).ModelStreamInfer(), stub(door).ModelStreamInfer()
+        await idle.write(ids_request([[3]], request_id="first"))
+        assert set(await answers(idle, 1)) == {"first"}
+        door.queue.hold = True
+        await busy.write(ids_request([[3, 4]], request_id="a"))
+        await door.queue.until(lambda: len(door.queue.requests) == 2)
+        stopping = asyncio.create_task(door.server.stop(30))
+        async with asyncio.timeout(20):
+            assert await idle.code() is grpc.StatusCode.UNAVAILABLE
+            door.queue.release(door.queue.requests[1].id)
+            assert set(await answers(busy, 1)) == {"a"}
+            assert await busy.code() is grpc.StatusCode.UNAVAILABLE
+            assert ("retry-after-ms", "1000") in list(await busy.trailing_metadata())
+            await stopping
+        assert door.queue.cancelled == []

@@ -1,0 +1,162 @@
+"""Composition root of the control plane: clocks are made here and everything is put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+import psutil
+import uvloop
+
+from controlplane.config import ControlPlaneConfig
+from controlplane.dispatcher import Dispatcher
+from controlplane.preprocess import Preprocessor
+from controlplane.registry import Registry
+from controlplane.rpc.fleet import FleetServicer
+from controlplane.rpc.fleet_status import StatusSource
+from controlplane.rpc.repository import FleetRepository
+from controlplane.rpc.server import ControlPlaneServer, Parts
+from controlplane.telemetry import Telemetry
+
+log = logging.getLogger("controlplane")
+
+# How often a shutdown looks whether the last request has ended.
+_DRAIN_LOOK_S = 0.01
+
+
+class ControlPlane:
+    """One control plane, from its parts to the end of its last request."""
+
+    def __init__(self, config: ControlPlaneConfig, loop: asyncio.AbstractEventLoop) -> None:
+        now_ns = time.monotonic_ns
+        self._config = config
+        self._telemetry = Telemetry(
+            config.telemetry, epoch_offset_ns=time.time_ns() - time.monotonic_ns()
+        )
+        registry = Registry()
+        self._preprocessor = Preprocessor(
+            registry,
+            threads=config.preprocess_threads,
+            max_queued=config.preprocess_queue,
+            now_ns=now_ns,
+        )
+        self._dispatcher = Dispatcher(
+            config, registry, now_ns=now_ns, loop=loop, telemetry=self._telemetry
+        )
+        status = StatusSource(
+            controlplane_id=f"controlplane-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            version=own_version(),
+            started_ns=now_ns(),
+            preprocessor=self._preprocessor,
+            process=psutil.Process(),
+        )
+        self._fleet = FleetServicer(
+            config, registry, self._dispatcher, status=status, now_ns=now_ns
+        )
+        self._server = ControlPlaneServer(
+            config,
+            Parts(
+                queue=self._dispatcher,
+                tokenizing=self._preprocessor,
+                registry=registry,
+                repository=FleetRepository(self._fleet),
+                fleet=self._fleet,
+                version=status.version,
+                wall_ms=lambda: time.time_ns() // 1_000_000,
+            ),
+        )
+
+    async def start(self) -> str:
+        """Serve; returns the bound address. Raises OSError when it cannot be bound."""
+        return await self._server.start()
+
+    async def stop(self) -> None:
+        """Refuse new calls, finish what is in the house, then let the workers go."""
+        grace_s = self._config.deadline_cap_ms / 1000
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        try:
+            async with asyncio.timeout(grace_s):
+                while True:
+                    if not self._dispatcher.gauges()["pending"]:
+                        break
+                    await asyncio.sleep(_DRAIN_LOOK_S)
+        except TimeoutError:
+            log.warning("requests outlast the shutdown's %.0f s and are ended", grace_s)
+        self._dispatcher.close()
+        self._fleet.close()
+        await stopping
+        self._preprocessor.close()
+        self._telemetry.close()
+
+
+def own_version() -> str:
+    """Version of the installed package, "unknown" when it runs from a bare checkout."""
+    try:
+        return version("orchid")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+async def run(
+    config: ControlPlaneConfig,
+    *,
+    ready: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve until `stop` is set, then finish what was accepted.
+
+    `ready` is called once with the bound address. Raises OSError when the address of the
+    configuration cannot be bound.
+    """
+    control_plane = ControlPlane(config, asyncio.get_running_loop())
+    address = await control_plane.start()
+    # What exists by now lives as long as the process; the collector need not look at it.
+    gc.collect()
+    gc.freeze()
+    log.info("serving on %s with policy %s", address, config.policy)
+    if ready is not None:
+        ready(address)
+    try:
+        await (stop or asyncio.Event()).wait()
+    finally:
+        await control_plane.stop()
+        log.info("stopped")
+
+
+async def _run_until_signal(
+    config: ControlPlaneConfig, ready: Callable[[str], None] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(config, ready=ready, stop=stop)
+
+
+def main(config: ControlPlaneConfig, *, ready: Callable[[str], None] | None = None) -> None:
+    """Run a control plane until SIGTERM or SIGINT.
+
+    Exits with status 1 and one line of explanation when it cannot start.
+    """
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            uvloop.run(_run_until_signal(config, ready))
+        except OSError as error:
+            log.error("cannot serve: %s", error)
+            raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(ControlPlaneConfig())
