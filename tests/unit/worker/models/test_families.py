@@ -1,69 +1,20 @@
-"""The padded graphs and the bucket table against outputs of the reference implementation."""
+"""Reading checkpoints of the three families, and the distance buckets."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import onnxruntime
 import pytest
 
-from tests.golden.checkpoints import config_document, sequences, tiny_checkpoint
-from worker.models.architecture import Family, Head
-from worker.models.encoders import emit_encoder, own_arrays, shared_arrays
+from tests.golden.checkpoints import config_document, tiny_checkpoint
+from worker.models.architecture import Head
 from worker.models.errors import CheckpointError
 from worker.models.families import (
     classifier_head,
     distance_buckets,
     encoder_config,
+    has_classifier,
     read_encoder,
 )
-from worker.models.weights import place_weights, write_weights
-
-FAMILIES: tuple[Family, ...] = ("bert", "distilbert", "mpnet")
-HEADS = ("stock", "mean", "embedding")
-GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "encoders.json").read_text())
-
-
-def head_of(family: Family, kind: str) -> Head:
-    weights = dict(tiny_checkpoint(family))
-    if kind == "embedding":
-        return Head("mean")
-    if kind == "stock":
-        del weights["head.weight"]
-    return classifier_head(family, weights)
-
-
-def build(folder: Path, family: Family, kind: str, layout: Any) -> Path:
-    encoder = read_encoder(
-        encoder_config(config_document(family)), tiny_checkpoint(family), head_of(family, kind)
-    )
-    placed = place_weights(shared_arrays(encoder) | own_arrays(encoder, "fp32"), "model.weights")
-    write_weights(placed, folder / "model.weights")
-    model = emit_encoder(encoder.config, encoder.head, placed.tensors, layout, "fp32")
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def padded(rows: list[list[int]]) -> dict[str, Any]:
-    longest = max(len(row) for row in rows)
-    ids = np.ones((len(rows), longest), np.int64)
-    mask = np.zeros_like(ids)
-    for index, row in enumerate(rows):
-        ids[index, : len(row)] = row
-        mask[index, : len(row)] = 1
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", HEADS)
-def test_padded_graph_equals_the_reference(tmp_path: Path, family: Family, kind: str) -> None:
-    session = onnxruntime.InferenceSession(str(build(tmp_path, family, kind, "padded")))
-    answer = session.run(None, padded(sequences(family)))[0]
-    np.testing.assert_allclose(answer, GOLDEN["outputs"][family][kind], atol=1e-5, rtol=0)
 
 
 def test_buckets_are_exact_near_and_saturate_far() -> None:
@@ -109,3 +60,11 @@ def test_a_missing_config_field_is_named() -> None:
     del document["num_hidden_layers"]
     with pytest.raises(CheckpointError, match="num_hidden_layers"):
         encoder_config(document)
+
+
+def test_an_encoder_without_a_head_is_no_classifier() -> None:
+    bare = {k: v for k, v in tiny_checkpoint("bert").items() if k.startswith("bert.e")}
+    assert has_classifier("bert", tiny_checkpoint("bert"))
+    assert not has_classifier("bert", bare)
+    with pytest.raises(CheckpointError, match=r"pooler\.dense"):
+        classifier_head("bert", bare)

@@ -1,0 +1,216 @@
+"""The builder of the default model, on a tiny base: what is finished is never done again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.golden.checkpoints import HIDDEN, config_document, tiny_checkpoint
+from worker.models import build as build_module
+from worker.models.build import BuildReport, SentimentBuilder
+from worker.models.dataset import CLEAR_POPULATION, POPULATION
+from worker.models.manifest import load_manifest, verify
+from worker.models.packages import CheckpointFiles, CheckpointPackages, Pin
+from worker.models.progress import Silent
+from worker.models.repository import find_model, list_models
+from worker.models.sentiment import Recipe
+from worker.models.synthetic import tiny_population, tiny_tokenizer
+
+
+class TinySources:
+    """A tiny BERT whose sizes fill 8-bit blocks, and rated sentences of the tiny language."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        weights = dict(tiny_checkpoint("bert"))
+        for layer in range(2):
+            prefix = f"bert.encoder.layer.{layer}."
+            weights[f"{prefix}intermediate.dense.weight"] = np.full((64, HIDDEN), 0.01, np.float32)
+            weights[f"{prefix}intermediate.dense.bias"] = np.zeros(64, np.float32)
+            weights[f"{prefix}output.dense.weight"] = np.full((HIDDEN, 64), 0.01, np.float32)
+        words = tiny_tokenizer().get_vocab_size()
+        random = np.random.default_rng(2)
+        weights["bert.embeddings.word_embeddings.weight"] = random.normal(
+            0, 1, (words, HIDDEN)
+        ).astype(np.float32)
+        del weights["head.weight"], weights["head.bias"]
+        save_file(
+            {name.removeprefix("bert."): array for name, array in weights.items()},
+            folder / "model.safetensors",
+        )
+        document = config_document("bert") | {"intermediate_size": 64, "vocab_size": words}
+        (folder / "config.json").write_text(json.dumps(document))
+        tiny_tokenizer().save(str(folder / "tokenizer.json"))
+        lines = [
+            f"{index}\t{2.0 if label else -0.5}\t{text}\n"
+            for index, (text, label) in enumerate(tiny_population(300))
+        ]
+        (folder / "rated.txt").write_text("".join(lines))
+
+    def checkpoint(self, source: CheckpointPackages) -> CheckpointFiles:
+        return CheckpointFiles(
+            self._folder / "model.safetensors",
+            self._folder / "tokenizer.json",
+            self._folder / "config.json",
+        )
+
+    def reviews(self) -> Path:
+        return self._folder / "rated.txt"
+
+
+class TinyRecipe(Recipe):
+    """A recipe whose adapter lies in a test's folder and whose smallness follows its name."""
+
+    folder = Path()
+
+    @property
+    def small(self) -> bool:
+        return self.layers == 1
+
+    @property
+    def adapter(self) -> Path:
+        return self.folder / f"{self.name}.safetensors"
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
+    monkeypatch.setattr(TinyRecipe, "folder", tmp_path)
+    nothing = Pin("", "0" * 64, 0)
+    base = CheckpointPackages("tiny", (), (), False, "", nothing, nothing, nothing)
+    random = np.random.default_rng(9)
+    made: list[Recipe] = []
+    for name, layers in (("deep", 2), ("flat", 1)):
+        adapter = {
+            "encoder.layer.0.attention.self.query.lora_A": random.normal(size=(4, HIDDEN)),
+            "encoder.layer.0.attention.self.query.lora_B": random.normal(size=(HIDDEN, 4)) / 9,
+            "head.weight": random.normal(size=(2, HIDDEN)),
+            "head.bias": np.zeros(2),
+        }
+        save_file(
+            {key: np.ascontiguousarray(value, np.float32) for key, value in adapter.items()},
+            tmp_path / f"{name}.safetensors",
+        )
+        made.append(TinyRecipe(name, base, "tiny", layers))
+    return made
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "repository"
+
+
+@pytest.fixture(autouse=True)
+def int8_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured time is the machine's; here the 8-bit variants always save half of it."""
+    monkeypatch.setattr(build_module, "relative_time", lambda *_: 0.5)
+    monkeypatch.setattr("worker.models.pace.LARGEST_LOSS", 1.0)
+
+
+def run(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], *, small: bool = False
+) -> BuildReport:
+    ticks = itertools.count()
+    sources = TinySources(tmp_path)
+    builder = SentimentBuilder(repository, sources, Silent(), lambda: next(ticks), recipes)
+    return builder.build(small=small)
+
+
+ALL = ["deep", "deep-int8", "flat", "flat-int8"]
+
+
+def test_a_build_makes_and_measures_every_variant(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    report = run(tmp_path, repository, recipes)
+    assert sorted(report.made) == sorted(report.measured) == ALL
+    manifest = load_manifest(repository / "sentiment")
+    assert manifest == report.manifest
+    assert [variant.name for variant in manifest.variants] == ALL
+    assert verify(repository / "sentiment") == []
+    for variant in manifest.variants:
+        every, clear = variant.evidence(POPULATION), variant.evidence(CLEAR_POPULATION)
+        assert every is not None
+        assert clear is not None
+        assert 0 < clear.n < every.n
+    assert sum(path.endswith("tiny.weights") for path in manifest.files) <= 1
+
+
+def test_a_second_build_only_looks(tmp_path: Path, repository: Path, recipes: list[Recipe]) -> None:
+    first = run(tmp_path, repository, recipes)
+    second = run(tmp_path, repository, recipes)
+    assert (second.made, second.measured) == ((), ())
+    assert second.manifest.digest == first.manifest.digest
+
+
+def test_only_what_is_lost_is_made_again_and_its_evidence_stays(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    first = run(tmp_path, repository, recipes)
+    (repository / "sentiment" / "flat.onnx").unlink()
+    second = run(tmp_path, repository, recipes)
+    assert (second.made, second.measured) == (("flat",), ())
+    assert second.manifest == first.manifest
+
+
+def test_another_adapter_is_made_and_measured_again(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    run(tmp_path, repository, recipes)
+    (tmp_path / "flat.safetensors").write_bytes((tmp_path / "deep.safetensors").read_bytes())
+    report = run(tmp_path, repository, recipes)
+    assert sorted(report.made) == sorted(report.measured) == ["flat", "flat-int8"]
+
+
+def test_a_small_build_keeps_what_an_earlier_one_made(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    report = run(tmp_path, repository, recipes, small=True)
+    assert [variant.name for variant in report.manifest.variants] == ["flat", "flat-int8"]
+    run(tmp_path, repository, recipes)
+    report = run(tmp_path, repository, recipes, small=True)
+    assert [variant.name for variant in report.manifest.variants] == ALL
+
+
+def test_a_variant_that_does_not_pay_is_dropped_once(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_module, "relative_time", lambda *_: 1.1)
+    report = run(tmp_path, repository, recipes)
+    assert [name for name, _ in report.refused] == ["deep-int8", "flat-int8"]
+    assert [variant.name for variant in report.manifest.variants] == ["deep", "flat"]
+    assert not (repository / "sentiment" / "deep-int8.onnx").exists()
+    again = run(tmp_path, repository, recipes)
+    assert (again.made, again.measured) == ((), ())
+    assert again.manifest == report.manifest
+
+
+def test_a_damaged_record_means_making_again(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    first = run(tmp_path, repository, recipes)
+    (repository / "sentiment" / ".build" / "deep.json").write_text("{")
+    report = run(tmp_path, repository, recipes)
+    assert (report.made, report.measured) == (("deep",), ("deep",))
+    assert report.manifest == first.manifest
+
+
+def test_the_repository_lists_what_was_built(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    manifest = run(tmp_path, repository, recipes).manifest
+    assert find_model(repository, "sentiment") == manifest
+    (listing,) = list_models(repository)
+    assert listing.manifest == manifest
+    (repository / "other").mkdir()
+    (repository / "other" / "manifest.json").write_text("{}")
+    assert [(item.name, bool(item.fault)) for item in list_models(repository)] == [
+        ("other", True),
+        ("sentiment", False),
+    ]
+    assert replace(manifest, version="2") != manifest
