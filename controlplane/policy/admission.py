@@ -84,7 +84,7 @@ def admit(
     if load.queued >= bounds.max_items:
         return Admission(False, Refusal.QUEUE_FULL, (), done, _drain_ms(load.total_ns, load))
     over = load.total_ns + service_ns - bounds.max_work_ns * load.workers
-    if over > 0.0:
+    if over > 0.0 and load.queued:
         return Admission(False, Refusal.WORK_BOUND, (), done, _drain_ms(over, load))
     if lucky_ns(hopeful_ns, sigma) > slack_ns:
         return Admission(False, Refusal.TOO_SHORT, (), done, 0)

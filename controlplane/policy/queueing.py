@@ -129,7 +129,5 @@ def workers_for(demand: Demand, deadline: float, percentile: float) -> Provision
     for workers in range(max(1, math.ceil(demand.offered)), _MOST_WORKERS + 1):
         on_time = on_time_share(demand, workers, deadline)
         if on_time >= percentile:
-            return Provision(
-                workers, demand.offered / workers, mean_wait(demand, workers), on_time
-            )
+            return Provision(workers, demand.offered / workers, mean_wait(demand, workers), on_time)
     raise ValueError(f"more than {_MOST_WORKERS} workers would be needed")

@@ -82,16 +82,21 @@ def late_binding(
             return _drop(Reason.SHED_UNLIKELY, fastest, situation)
         return _run(Reason.LAST_CHANCE, fastest, estimates, situation)
     limit = reserve * situation.deadline_ns
-    short = False
+    crowded = False
     for estimate in estimates:
+        if estimate is fastest:
+            # What follows is less accurate and, as corrections stand, slower.
+            break
         if not _on_time(estimate, situation, z):
-            short = True
-        elif work_ns(estimate, situation) <= limit:
-            return _run(_chosen(estimate, estimates, short), estimate, estimates, situation)
-    if len(estimates) == 1:
-        return _run(Reason.ONLY_ELIGIBLE, fastest, estimates, situation)
-    crowded = situation.waiting or situation.busy_ns
-    reason = Reason.FASTEST_UNDER_LOAD if crowded else Reason.FASTEST_FOR_SLACK
+            continue
+        if work_ns(estimate, situation) <= limit:
+            reason = _why(estimate, estimates, crowded)
+            return _run(reason, estimate, estimates, situation)
+        crowded = True
+    if fastest is estimates[0]:
+        reason = _why(fastest, estimates, crowded)
+    else:
+        reason = Reason.FASTEST_UNDER_LOAD if crowded else Reason.FASTEST_FOR_SLACK
     return _run(reason, fastest, estimates, situation)
 
 
@@ -122,12 +127,12 @@ def _predicted(estimate: Estimate) -> float:
     return estimate.predicted_ns
 
 
-def _chosen(estimate: Estimate, estimates: Sequence[Estimate], short: bool) -> str:
+def _why(estimate: Estimate, estimates: Sequence[Estimate], crowded: bool) -> str:
     if len(estimates) == 1:
         return Reason.ONLY_ELIGIBLE
     if estimate is estimates[0]:
         return Reason.MOST_ACCURATE
-    return Reason.LIMITED_BY_SLACK if short else Reason.LIMITED_BY_RESERVE
+    return Reason.LIMITED_BY_RESERVE if crowded else Reason.LIMITED_BY_SLACK
 
 
 def _run(

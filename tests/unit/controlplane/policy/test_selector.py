@@ -1,0 +1,115 @@
+"""Late binding with a reserve, in exact numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.policy.records import Decision, DecisionKind
+from controlplane.policy.selector import Estimate, Reason, Situation, fixed, late_binding, work_ns
+
+BEST = Estimate(variant=0, predicted_ns=10.0, sigma=0.1)
+FAST = Estimate(variant=1, predicted_ns=4.0, sigma=0.1)
+BOTH = (BEST, FAST)
+CALM = Situation(
+    slack_ns=30,
+    deadline_ns=30,
+    busy_ns=0.0,
+    queued_ns=0.0,
+    waiting=0,
+    workers=1,
+    hopeful_ns=4.0,
+)
+
+
+def decide(situation: Situation, estimates: tuple[Estimate, ...] = BOTH) -> Decision:
+    return late_binding(estimates, situation, z=1.645, reserve=0.35)
+
+
+def test_with_room_the_most_accurate_answers() -> None:
+    decision = decide(CALM)
+    assert (decision.kind, decision.variant) == (DecisionKind.RUN, 0)
+    assert decision.reason == Reason.MOST_ACCURATE
+    assert decision.work_ahead_ns == 10.0
+    assert not decision.approximation
+
+
+def test_the_reserve_is_a_share_of_the_deadline_for_all_workers_together() -> None:
+    # 0.35 * 30 = 10.5 per worker.
+    assert decide(replace(CALM, queued_ns=0.5, waiting=1)).variant == 0
+    full = decide(replace(CALM, queued_ns=0.6, waiting=1))
+    assert (full.variant, full.reason) == (1, Reason.FASTEST_UNDER_LOAD)
+    assert full.approximation
+    assert decide(replace(CALM, queued_ns=11.0, waiting=3, workers=2)).variant == 0
+
+
+def test_running_work_counts_like_queued_work() -> None:
+    assert work_ns(BEST, replace(CALM, busy_ns=6.0, queued_ns=4.0, workers=2)) == 10.0
+    assert decide(replace(CALM, busy_ns=0.6)).variant == 1
+
+
+def test_a_variant_must_fit_the_slack_with_its_margin() -> None:
+    # p (1 + z sigma) of the best is 11.645.
+    assert decide(replace(CALM, slack_ns=12)).variant == 0
+    short = decide(replace(CALM, slack_ns=11))
+    assert (short.variant, short.reason) == (1, Reason.FASTEST_FOR_SLACK)
+
+
+def test_between_two_extremes_the_most_accurate_that_fits() -> None:
+    middle = Estimate(variant=1, predicted_ns=7.0, sigma=0.1)
+    three = (BEST, middle, replace(FAST, variant=2))
+    assert decide(replace(CALM, slack_ns=11), three).reason == Reason.LIMITED_BY_SLACK
+    loaded = decide(replace(CALM, queued_ns=3.0, waiting=1), three)
+    assert (loaded.variant, loaded.reason) == (1, Reason.LIMITED_BY_RESERVE)
+
+
+def test_a_variant_that_corrections_made_slower_than_a_better_one_is_not_chosen() -> None:
+    slow = Estimate(variant=1, predicted_ns=12.0, sigma=0.1)
+    crowded = decide(replace(CALM, queued_ns=100.0, waiting=9, slack_ns=60), (BEST, slow))
+    assert (crowded.variant, crowded.reason) == (0, Reason.MOST_ACCURATE)
+
+
+def test_an_unlikely_head_is_shed_for_those_behind_it() -> None:
+    # p (1 + z sigma) of the fastest is 4.658.
+    hopeless = decide(replace(CALM, slack_ns=4, waiting=1))
+    assert (hopeless.kind, hopeless.variant) == (DecisionKind.DROP, -1)
+    assert hopeless.reason == Reason.SHED_UNLIKELY
+
+
+def test_with_nobody_behind_it_runs_while_any_chance_is_left() -> None:
+    last = decide(replace(CALM, slack_ns=4))
+    assert (last.kind, last.variant, last.reason) == (DecisionKind.RUN, 1, Reason.LAST_CHANCE)
+    # Three standard deviations of luck make it 2.8.
+    assert decide(replace(CALM, slack_ns=3)).kind is DecisionKind.RUN
+    assert decide(replace(CALM, slack_ns=2)).kind is DecisionKind.DROP
+
+
+def test_a_correction_gone_wrong_can_heal() -> None:
+    wrong = (replace(FAST, predicted_ns=4000.0),)
+    assert decide(replace(CALM, hopeful_ns=4.0), wrong).kind is DecisionKind.RUN
+    assert decide(replace(CALM, hopeful_ns=4000.0), wrong).kind is DecisionKind.DROP
+
+
+@pytest.mark.parametrize("slack", [0, -1, -(10**9)])
+def test_expired_is_dropped_and_never_most_urgent(slack: int) -> None:
+    """Case 4."""
+    decision = decide(replace(CALM, slack_ns=slack))
+    assert (decision.kind, decision.reason) == (DecisionKind.DROP, Reason.EXPIRED)
+    assert fixed(BEST, replace(CALM, slack_ns=slack), "x").reason == Reason.EXPIRED
+
+
+def test_a_late_start_takes_from_the_slack_and_adds_its_own_doubt() -> None:
+    assert decide(replace(CALM, slack_ns=16, start_ns=4.0)).variant == 0
+    assert decide(replace(CALM, slack_ns=15, start_ns=4.0)).variant == 1
+    assert decide(replace(CALM, slack_ns=16, start_ns=4.0, start_spread_ns=2.0)).variant == 1
+
+
+def test_a_single_choice_is_called_so_and_is_no_approximation() -> None:
+    decision = decide(replace(CALM, queued_ns=100.0, waiting=9), (BEST,))
+    assert (decision.variant, decision.reason) == (0, Reason.ONLY_ELIGIBLE)
+    assert not decision.approximation
+
+
+def test_a_fixed_policy_runs_what_it_fixed() -> None:
+    decision = fixed(FAST, replace(CALM, slack_ns=1, waiting=5), Reason.FIXED_CHEAP)
+    assert (decision.kind, decision.variant) == (DecisionKind.RUN, 1)
+    assert decision.reason == Reason.FIXED_CHEAP
