@@ -18,6 +18,14 @@ from numpy.typing import NDArray
 
 from worker import _engine
 from worker.errors import ModelLoadError
+from worker.prepared import (
+    GRAPH_NAME,
+    WEIGHTS_NAME,
+    Prepared,
+    default_cache,
+    discard,
+    prepared_graph,
+)
 
 RunToken = _engine.RunToken
 
@@ -46,6 +54,9 @@ class Session:
     """One loaded model. Safe to run from several threads at once.
 
     `intra_op_threads` counts the calling thread. `spinning` lets idle pool threads busy-wait.
+    `config` holds ONNX Runtime session settings. With `share_weights`, external weights come from
+    a graph prepared once for this host (below `cache`, see `worker.prepared`), so that all
+    processes map one copy; `sharing_note` says why not where they do not.
     Raises `ModelLoadError` when the file or graph cannot be served.
     """
 
@@ -56,18 +67,42 @@ class Session:
         intra_op_threads: int = 1,
         spinning: bool = False,
         config: Mapping[str, str] | None = None,
+        share_weights: bool = True,
+        cache: Path | None = None,
     ) -> None:
-        runtime_info()
+        info = runtime_info()
         if not path.is_file():
             raise ModelLoadError(f"cannot load {path}: there is no such file")
-        self._session = _engine.Session(
-            str(path),
-            intra_op_threads=intra_op_threads,
-            spinning=spinning,
-            optimize=True,
-            config=dict(config or {}),
-            save_optimized_to="",
-        )
+        found = Prepared(path, False, "sharing is off")
+        if share_weights:
+            host = f"{machine_class()} {info.library_version}"
+            where = cache or default_cache()
+            try:
+                found = prepared_graph(path, cache=where, host=host, build=_prepare)
+            except ModelLoadError as error:
+                found = Prepared(path, False, f"the graph cannot be prepared: {error}")
+
+        def load(graph: Path, optimize: bool) -> _engine.Session:
+            return _engine.Session(
+                str(graph),
+                intra_op_threads=intra_op_threads,
+                spinning=spinning,
+                optimize=optimize,
+                config=dict(config or {}),
+                save_optimized_to="",
+            )
+
+        try:
+            self._session = load(found.graph, not found.prepared)
+        except ModelLoadError as error:
+            if not found.prepared:
+                raise
+            # A damaged cache must not cost a model: its source still loads.
+            discard(found)
+            found = Prepared(path, False, f"the prepared graph does not load: {error}")
+            self._session = load(path, True)
+        self.shares_weights = found.prepared
+        self.sharing_note = found.note
         self.inputs = tuple(_spec(*item) for item in self._session.inputs)
         self.outputs = tuple(_spec(*item) for item in self._session.outputs)
 
@@ -108,6 +143,21 @@ def measure_fma_rate(seconds: float) -> float:
 def machine_class() -> str:
     """A short name for CPUs on which timings and prepared weights are interchangeable."""
     return _engine.machine_class()
+
+
+def _prepare(source: Path, folder: Path) -> None:
+    _engine.Session(
+        str(source),
+        intra_op_threads=1,
+        spinning=False,
+        optimize=True,
+        config={
+            "session.optimized_model_external_initializers_file_name": WEIGHTS_NAME,
+            "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+            "session.save_external_prepacked_constant_initializers": "1",
+        },
+        save_optimized_to=str(folder / GRAPH_NAME),
+    )
 
 
 def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:

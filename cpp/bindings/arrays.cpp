@@ -162,12 +162,10 @@ py::object ToPython(Output& output, const HeldDestinations& held) {
     }
     return array;
   }
-  auto owner = std::make_unique<std::shared_ptr<void>>(std::move(output.owner));
-  const py::capsule base(owner.get(), [](void* held_owner) {
-    delete static_cast<std::shared_ptr<void>*>(held_owner);
-  });
-  owner.release();
-  return py::array(py::dtype(Name(output.dtype)), output.shape, output.data, base);
+  unsigned char* data = output.owned.get();
+  const py::capsule owner(data, [](void* owned) { delete[] static_cast<unsigned char*>(owned); });
+  output.owned.release();
+  return py::array(py::dtype(Name(output.dtype)), output.shape, data, owner);
 }
 
 py::tuple Describe(const std::vector<TensorSpec>& specs) {

@@ -22,14 +22,13 @@ struct SessionOptions {
   std::string save_optimized_to;
 };
 
-// One result. `data` points at C-contiguous memory that `owner` keeps alive, or into the caller's
-// destination when `preallocated`; string tensors have `strings` instead.
+// One result: `owned` holds a C-contiguous tensor, unless it went into the caller's destination or
+// is a string tensor, whose elements are `strings`.
 struct Output {
   std::string name;
   DType dtype = DType::kOther;
   std::vector<std::int64_t> shape;
-  void* data = nullptr;
-  std::shared_ptr<void> owner;
+  std::unique_ptr<unsigned char[]> owned;
   std::vector<std::string> strings;
   int preallocated = -1;  // index of the destination, or -1
 };

@@ -6,6 +6,7 @@
 
 #include "orchid/error.h"
 #include "ort/api.h"
+#include "ort/arena.h"
 
 namespace orchid {
 namespace {
@@ -49,6 +50,7 @@ const RuntimeInfo& InitRuntime(const std::string& library_path) {
   try {
     g_env = new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "orchid");
     g_env->DisableTelemetryEvents();
+    MakeArena(*g_env);
     MakeCustomOps();
   } catch (const Ort::Exception& e) {
     throw LoadError("ONNX Runtime " + version + " does not start: " + e.what());

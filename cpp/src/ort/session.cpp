@@ -1,10 +1,12 @@
 #include "orchid/session.h"
 
+#include <cstring>
 #include <utility>
 
 #include "orchid/error.h"
 #include "orchid/feeds.h"
 #include "ort/api.h"
+#include "ort/arena.h"
 #include "ort/elements.h"
 #include "ort/run_token_state.h"
 #include "ort/session_options.h"
@@ -68,36 +70,74 @@ struct Session::Impl {
     Ort::AllocatorWithDefaultOptions allocator;
     Ort::Value value = Ort::Value::CreateTensor(allocator, feed.shape.data(), feed.shape.size(),
                                                 ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
-    std::vector<const char*> texts;
-    texts.reserve(feed.strings->size());
     for (std::size_t i = 0; i < feed.strings->size(); ++i) {
       const std::string& text = (*feed.strings)[i];
       text.copy(value.GetResizedStringTensorElementBuffer(i, text.size()), text.size());
     }
     return value;
   }
+
+  std::vector<Output> RunOnce(const std::vector<const Feed*>& feeds,
+                              const std::vector<Destination>& destinations,
+                              const std::vector<int>& destination_of, RunToken* token);
 };
 
 namespace {
 
-Output MakeOutput(const std::string& name, Ort::Value value, int preallocated) {
+// Copies out of the arena: one live tensor in a region of it would keep the whole region.
+Output MakeOutput(const std::string& name, const Ort::Value& value, int preallocated) {
   Output output;
   output.name = name;
   output.preallocated = preallocated;
   const auto info = value.GetTensorTypeAndShapeInfo();
   output.dtype = FromOrt(info.GetElementType());
   output.shape = info.GetShape();
+  const std::size_t count = info.GetElementCount();
   if (output.dtype == DType::kString) {
-    output.strings.reserve(info.GetElementCount());
-    for (std::size_t i = 0; i < info.GetElementCount(); ++i) {
+    output.strings.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
       output.strings.push_back(value.GetStringTensorElement(i));
     }
-    return output;
+  } else if (preallocated < 0) {
+    const std::size_t bytes = count * ItemSize(output.dtype);
+    output.owned.reset(new unsigned char[bytes]);
+    if (bytes > 0) std::memcpy(output.owned.get(), value.GetTensorRawData(), bytes);
   }
-  output.data = value.GetTensorMutableRawData();
-  if (preallocated < 0) output.owner = std::make_shared<Ort::Value>(std::move(value));
   return output;
 }
+
+}  // namespace
+
+std::vector<Output> Session::Impl::RunOnce(const std::vector<const Feed*>& feeds,
+                                           const std::vector<Destination>& destinations,
+                                           const std::vector<int>& destination_of,
+                                           RunToken* token) {
+  std::vector<Ort::Value> in;
+  in.reserve(feeds.size());
+  for (const Feed* feed : feeds) in.push_back(MakeInput(*feed));
+  std::vector<Ort::Value> out;
+  out.reserve(destination_of.size());
+  for (const int index : destination_of) {
+    if (index < 0) {
+      out.emplace_back(nullptr);
+      continue;
+    }
+    const Destination& to = destinations[static_cast<std::size_t>(index)];
+    out.push_back(Borrow(to.dtype, to.shape, to.data));
+  }
+  Ort::RunOptions options;
+  const TokenAttachment attachment(token, options);
+  session.Run(options, input_names.data(), in.data(), in.size(), output_names.data(), out.data(),
+              out.size());
+  std::vector<Output> results;
+  results.reserve(out.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    results.push_back(MakeOutput(outputs[i].name, out[i], destination_of[i]));
+  }
+  return results;
+}
+
+namespace {
 
 [[noreturn]] void RethrowRunFailure(const Ort::Exception& e, const RunToken* token) {
   if (token != nullptr && token->terminated()) throw RunTerminated("the run was terminated");
@@ -136,31 +176,11 @@ std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
     destination_of[static_cast<std::size_t>(output)] = static_cast<int>(i);
   }
   try {
-    std::vector<Ort::Value> inputs;
-    inputs.reserve(chosen.size());
-    for (const Feed* feed : chosen) inputs.push_back(impl_->MakeInput(*feed));
-    std::vector<Ort::Value> outputs;
-    outputs.reserve(destination_of.size());
-    for (const int index : destination_of) {
-      if (index < 0) {
-        outputs.emplace_back(nullptr);
-        continue;
-      }
-      const Destination& to = destinations[static_cast<std::size_t>(index)];
-      outputs.push_back(impl_->Borrow(to.dtype, to.shape, to.data));
-    }
-    Ort::RunOptions options;
-    const TokenAttachment attachment(token, options);
-    impl_->session.Run(options, impl_->input_names.data(), inputs.data(), inputs.size(),
-                       impl_->output_names.data(), outputs.data(), outputs.size());
-    std::vector<Output> results;
-    results.reserve(outputs.size());
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      results.push_back(
-          MakeOutput(impl_->outputs[i].name, std::move(outputs[i]), destination_of[i]));
-    }
+    std::vector<Output> results = impl_->RunOnce(chosen, destinations, destination_of, token);
+    TrimArena();
     return results;
   } catch (const Ort::Exception& e) {
+    TrimArena();
     RethrowRunFailure(e, token);
   }
 }

@@ -1,0 +1,130 @@
+"""Graphs prepared for this host: optimised, and with weights in the layout its kernels multiply.
+
+ONNX Runtime maps external weights, but on loading copies matrices into its kernels' own layout,
+privately in every process. A prepared graph has that layout on disk, so that all processes of a
+host map one copy. It suits one CPU class and one ONNX Runtime version only and is therefore a
+cache, beside the model and never part of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+GRAPH_NAME = "graph.onnx"
+WEIGHTS_NAME = "weights.bin"
+_SOURCE_NAME = "source"
+# Weights, their packed copies, and room to spare.
+_SPACE_FACTOR = 2.5
+# An ONNX StringStringEntryProto: field 1 is the key "location", field 2 the file's name.
+_LOCATION = b"\x0a\x08location\x12"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The graph to load: `prepared`, or the source as it is with the reason in `note`."""
+
+    graph: Path
+    prepared: bool
+    note: str
+
+
+def default_cache() -> Path:
+    """`$XDG_CACHE_HOME/orchid/prepared`, or below `~/.cache`."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "orchid" / "prepared"
+
+
+def external_files(graph: bytes) -> tuple[str, ...]:
+    """Names of the weight files a serialised ONNX model refers to, sorted."""
+    names = set()
+    at = graph.find(_LOCATION)
+    while at >= 0:
+        begin = at + len(_LOCATION)
+        length = graph[begin] & 0x7F
+        if graph[begin] & 0x80:  # a varint of two bytes: names of 128 bytes and more
+            begin += 1
+            length |= graph[begin] << 7
+        begin += 1
+        names.add(graph[begin : begin + length].decode("utf-8", "replace"))
+        at = graph.find(_LOCATION, begin)
+    return tuple(sorted(names))
+
+
+def prepared_graph(
+    source: Path, *, cache: Path, host: str, build: Callable[[Path, Path], None]
+) -> Prepared:
+    """Find or make the prepared form of `source`.
+
+    `host` names everything that makes a prepared graph fit (CPU class, library version);
+    `build(source, folder)` writes `GRAPH_NAME` and `WEIGHTS_NAME`. One process builds, others
+    wait for it. A cache that cannot be written is a note, not an error; what `build` raises
+    passes through.
+    """
+    data = source.read_bytes()
+    weights = [source.parent / name for name in external_files(data)]
+    if not weights:
+        return Prepared(source, False, "the graph has no external weights")
+    try:
+        entry = cache / _key(data, weights, host)
+        if not (entry / GRAPH_NAME).is_file():
+            cache.mkdir(parents=True, exist_ok=True)
+            needed = int(_SPACE_FACTOR * sum(file.stat().st_size for file in weights))
+            free = shutil.disk_usage(cache).free
+            if free < needed:
+                note = f"{cache} has {free >> 20} MiB free, {needed >> 20} MiB are needed"
+                return Prepared(source, False, note)
+            with _locked(cache / f"{entry.name}.lock"):
+                if not (entry / GRAPH_NAME).is_file():
+                    _make(source, entry, build)
+                    _drop_others(source, entry)
+    except OSError as error:
+        return Prepared(source, False, f"cannot prepare in {cache}: {error}")
+    return Prepared(entry / GRAPH_NAME, True, "")
+
+
+def discard(prepared: Prepared) -> None:
+    """Forget a prepared graph that turned out not to load."""
+    if prepared.prepared:
+        shutil.rmtree(prepared.graph.parent, ignore_errors=True)
+
+
+def _key(graph: bytes, weights: list[Path], host: str) -> str:
+    digest = hashlib.sha256(host.encode() + b"\0" + graph)
+    for file in weights:
+        status = file.stat()
+        digest.update(f"\0{file.name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _make(source: Path, entry: Path, build: Callable[[Path, Path], None]) -> None:
+    folder = entry.with_name(f"{entry.name}.{os.getpid()}.part")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        build(source, folder)
+        (folder / _SOURCE_NAME).write_text(str(source.resolve()))
+        folder.rename(entry)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drop_others(source: Path, entry: Path) -> None:
+    """Remove what was prepared from earlier contents of the same file."""
+    own = str(source.resolve())
+    for marker in entry.parent.glob(f"*/{_SOURCE_NAME}"):
+        if marker.parent != entry and marker.read_text() == own:
+            shutil.rmtree(marker.parent, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
