@@ -26,7 +26,7 @@ _TOLERATED_WAKES = 4
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A run handed to a worker and not ended. `started_ns` is 0 while it waits there.
+    """A run handed to a worker and not ended. `started_ns` is -1 while it waits there.
 
     `direct` says that the worker was idle when the run was sent.
     """
@@ -43,7 +43,7 @@ class Flight:
     predicted_ns: int
     sigma: float
     sent_ns: int
-    started_ns: int = 0
+    started_ns: int = -1
     direct: bool = False
 
 
@@ -173,7 +173,7 @@ class Hands:
             if counts:
                 _uncount(slot, behind)
             slot.waiting_ns -= behind.predicted_ns
-            behind.started_ns = now_ns - int(self.trip_ns / 2)
+            behind.started_ns = max(0, now_ns - int(self.trip_ns / 2))
             if counts:
                 _count(slot, behind)
         self._place(slot, now_ns)
@@ -263,7 +263,7 @@ class Hands:
 
 def _count(slot: Slot, flight: Flight) -> None:
     for pool in slot.masks:
-        if flight.started_ns:
+        if flight.started_ns >= 0:
             pool.busy.start(flight.id, flight.predicted_ns, flight.started_ns)
         else:
             pool.busy.wait(flight.predicted_ns)
@@ -271,7 +271,7 @@ def _count(slot: Slot, flight: Flight) -> None:
 
 def _uncount(slot: Slot, flight: Flight) -> None:
     for pool in slot.masks:
-        if flight.started_ns:
+        if flight.started_ns >= 0:
             pool.busy.stop(flight.id)
         else:
             pool.busy.unwait(flight.predicted_ns)
