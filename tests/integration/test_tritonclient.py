@@ -50,7 +50,7 @@ def triton_python() -> Path:
     python = home / "bin" / "python"
     if not (home / ".ready").exists():
         venv.create(home, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*command, "tritonclient[grpc]", "numpy"], check=True, timeout=600)
         (home / ".ready").touch()
     return python

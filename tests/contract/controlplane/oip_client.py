@@ -21,6 +21,18 @@ def stub(door: Door) -> oip_pb2_grpc.GRPCInferenceServiceAsyncStub:
     return made  # type: ignore[no-any-return]
 
 
+def raw_unary(channel: grpc.aio.Channel, method: str) -> Any:
+    """A unary method of the service as a callable over bytes."""
+    made: Any = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+    return made
+
+
+def raw_stream(channel: grpc.aio.Channel) -> Any:
+    """ModelStreamInfer as a callable over bytes."""
+    made: Any = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    return made
+
+
 def framed(texts: Iterable[bytes]) -> bytes:
     """Raw contents of a BYTES tensor."""
     return b"".join(len(text).to_bytes(4, "little") + text for text in texts)

@@ -19,7 +19,13 @@ from controlplane.errors import (
     WorkerFault,
 )
 from tests.contract.controlplane.front_door import front_door
-from tests.contract.controlplane.oip_client import ids_request, refusal, stub, text_request
+from tests.contract.controlplane.oip_client import (
+    ids_request,
+    raw_unary,
+    refusal,
+    stub,
+    text_request,
+)
 
 CODE = grpc.StatusCode
 
@@ -94,9 +100,7 @@ async def test_a_lost_connection_is_a_cancel() -> None:
         channel = grpc.aio.insecure_channel(
             door.address, options=[("grpc.use_local_subchannel_pool", 1)]
         )
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
-            text_request("good").SerializeToString()
-        )
+        call = raw_unary(channel, "ModelInfer")(text_request("good").SerializeToString())
         await door.queue.until(lambda: len(door.queue.requests) == 1)
         await channel.close()
         await door.queue.until(lambda: len(door.queue.cancelled) == 1)

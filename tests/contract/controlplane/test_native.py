@@ -19,7 +19,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 def stub(door: Door) -> Any:
-    return inference_pb2_grpc.InferenceStub(door.channel)  # type: ignore[no-untyped-call]
+    return inference_pb2_grpc.InferenceStub(door.channel)
 
 
 def text(*texts: str, **fields: Any) -> inference_pb2.InferRequest:

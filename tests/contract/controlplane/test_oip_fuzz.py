@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from protos.inference import oip_pb2
 from tests.contract.controlplane.front_door import ADDER, ECHO, ECHO_TYPES, MODEL, Door, front_door
-from tests.contract.controlplane.oip_client import framed
+from tests.contract.controlplane.oip_client import framed, raw_stream, raw_unary
 
 EXAMPLES = int(os.environ.get("ORCHID_FUZZ_EXAMPLES", "2000"))
 ACCEPTABLE = {
@@ -151,9 +151,8 @@ class Runner:
         self._loop = asyncio.new_event_loop()
         self._manager = front_door()
         self.door: Door = self._loop.run_until_complete(self._manager.__aenter__())
-        path = "/inference.GRPCInferenceService/"
-        self._unary = self.door.channel.unary_unary(f"{path}ModelInfer")
-        self._stream = self.door.channel.stream_stream(f"{path}ModelStreamInfer")
+        self._unary = raw_unary(self.door.channel, "ModelInfer")
+        self._stream = raw_stream(self.door.channel)
 
     def close(self) -> None:
         self._loop.run_until_complete(self._manager.__aexit__(None, None, None))
@@ -162,7 +161,8 @@ class Runner:
     def send(self, data: bytes) -> grpc.StatusCode:
         async def call() -> grpc.StatusCode:
             made = self._unary(data, timeout=30)
-            return await made.code()
+            code: grpc.StatusCode = await made.code()
+            return code
 
         return self._loop.run_until_complete(call())
 

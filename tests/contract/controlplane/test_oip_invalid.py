@@ -15,7 +15,9 @@ from tests.contract.controlplane.oip_client import (
     adder_request,
     framed,
     ids_request,
+    raw_unary,
     refusal,
+    set_parameters,
     stub,
     text_request,
 )
@@ -44,6 +46,19 @@ def tensor(name: str, datatype: str, shape: list[int], raw: bytes, model: str) -
     request = Request(model_name=model)
     request.inputs.add(name=name, datatype=datatype, shape=shape)
     request.raw_input_contents.append(raw)
+    return request
+
+
+def joined(one: Request, other: Request) -> Request:
+    """The inputs of both in one request."""
+    one.inputs.extend(other.inputs)
+    one.raw_input_contents.extend(other.raw_input_contents)
+    return one
+
+
+def with_parameters(count: int) -> Request:
+    request = text_request("a")
+    set_parameters(request.parameters, {f"p{index}": index for index in range(count)})
     return request
 
 
@@ -178,25 +193,13 @@ CASES: list[Case] = [
     ),
     (
         "text and ids",
-        changed(
-            text_request("a"),
-            lambda r: (
-                r.inputs.append(GOOD.inputs[0]),
-                r.raw_input_contents.append(GOOD.raw_input_contents[0]),
-            ),
-        ),
+        joined(text_request("a"), GOOD),
         INVALID,
         ("comes alone",),
     ),
     (
         "ids twice",
-        changed(
-            ids_request([[3]]),
-            lambda r: (
-                r.inputs.append(r.inputs[0]),
-                r.raw_input_contents.append(r.raw_input_contents[0]),
-            ),
-        ),
+        joined(ids_request([[3]]), ids_request([[3]])),
         INVALID,
         ("given twice",),
     ),
@@ -215,12 +218,9 @@ CASES: list[Case] = [
     ("mask alone", tensor("attention_mask", "INT64", [1], bytes(8), MODEL), INVALID, ("'text'",)),
     (
         "segment ids",
-        changed(
+        joined(
             ids_request([[3]]),
-            lambda r: (
-                r.inputs.add(name="token_type_ids", datatype="INT64", shape=[1, 1]),
-                r.raw_input_contents.append(b"\x01" + bytes(7)),
-            ),
+            tensor("token_type_ids", "INT64", [1, 1], b"\x01" + bytes(7), MODEL),
         ),
         INVALID,
         ("token_type_ids", "0"),
@@ -245,7 +245,7 @@ CASES: list[Case] = [
     ("deadline nan", text_request("a", deadline_ms=float("nan")), INVALID, ("nan",)),
     (
         "too many parameters",
-        text_request("a", **{f"p{index}": index for index in range(65)}),
+        with_parameters(65),
         INVALID,
         ("65 parameters", "64"),
     ),
@@ -303,7 +303,7 @@ async def test_the_fault_is_named(case: Case) -> None:
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ModelReady"])
 async def test_bytes_that_are_no_message(method: str) -> None:
     async with front_door() as door:
-        call = door.channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        call = raw_unary(door.channel, method)
         error = await refusal(call(b"\xff\xff\xff\x07"))
     assert error.code() is INVALID
     assert f"not a valid inference.{method}Request" in (error.details() or "")

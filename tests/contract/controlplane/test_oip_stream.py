@@ -11,7 +11,13 @@ import numpy as np
 from controlplane.errors import Refused, Unavailable
 from protos.inference import oip_pb2
 from tests.contract.controlplane.front_door import MODEL, Door, front_door
-from tests.contract.controlplane.oip_client import ids_request, output_array, stub, text_request
+from tests.contract.controlplane.oip_client import (
+    ids_request,
+    output_array,
+    raw_stream,
+    stub,
+    text_request,
+)
 
 Response = oip_pb2.ModelStreamInferResponse
 
@@ -99,7 +105,7 @@ async def test_a_fault_answers_its_message_and_the_stream_goes_on() -> None:
 
 async def test_undecodable_bytes_answer_and_the_stream_goes_on() -> None:
     async with front_door() as door:
-        call = door.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        call = raw_stream(door.channel)()
         await call.write(b"\xff\xff\xff\x07")
         first = Response.FromString(await call.read())
         await call.write(text_request("good", request_id="x").SerializeToString())
@@ -128,7 +134,7 @@ async def test_closing_the_channel_cancels_what_is_in_flight() -> None:
         channel = grpc.aio.insecure_channel(
             door.address, options=[("grpc.use_local_subchannel_pool", 1)]
         )
-        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        call = raw_stream(channel)()
         await call.write(ids_request([[3]]).SerializeToString())
         await door.queue.until(lambda: len(door.queue.requests) == 1)
         await channel.close()

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from controlplane.config import ControlPlaneConfig
 from controlplane.registry import ModelState
 from tests.contract.controlplane.front_door import MODEL, Door, front_door, text_model
-from tests.contract.controlplane.oip_client import refusal, stub, text_request
+from tests.contract.controlplane.oip_client import raw_unary, refusal, stub, text_request
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -22,7 +22,7 @@ UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 def health(door: Door) -> Any:
-    return health_pb2_grpc.HealthStub(door.channel)  # type: ignore[no-untyped-call]
+    return health_pb2_grpc.HealthStub(door.channel)
 
 
 async def test_a_message_over_the_limit_is_refused_at_the_edge() -> None:
@@ -108,6 +108,6 @@ async def test_an_address_in_use_is_said_so() -> None:
 
 async def test_unknown_methods_are_unimplemented() -> None:
     async with front_door() as door:
-        call = door.channel.unary_unary("/inference.GRPCInferenceService/Nope")
+        call = raw_unary(door.channel, "Nope")
         error = await refusal(call(b""))
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
