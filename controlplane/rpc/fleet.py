@@ -28,7 +28,7 @@ class _Link:
         self.session = session
         self.client = client
         self.tasks: set[asyncio.Task[None]] = set()
-        self.replaced = asyncio.Event()
+        self.ended = asyncio.Event()
         self.described = False
         self.reported = False
 
@@ -69,7 +69,7 @@ class FleetServicer:
     def close(self) -> None:
         """End every membership: this process is going down, the workers may look elsewhere."""
         for link in self._links.values():
-            link.replaced.set()
+            link.ended.set()
 
     async def Register(self, request: object, context: Context) -> None:
         """One worker's membership, from its hello to the end of either stream."""
@@ -88,7 +88,7 @@ class FleetServicer:
         streams = {
             asyncio.create_task(self._reports(link, context)),
             asyncio.create_task(self._execute(link)),
-            asyncio.create_task(_until(link.replaced)),
+            asyncio.create_task(_until(link.ended)),
         }
         try:
             await context.write(fleet_pb2.FleetDirective(welcome=welcome))
@@ -112,7 +112,7 @@ class FleetServicer:
         if old is not None:
             stale = self._links[old.number]
             self._leave(stale)
-            stale.replaced.set()
+            stale.ended.set()
         session = self._registry.join(identity, self._now_ns())
         client = WorkerClient(
             identity.address,
