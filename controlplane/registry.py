@@ -191,6 +191,7 @@ class Registry:
         self._sessions: dict[int, WorkerSession] = {}
         self._by_worker: dict[str, WorkerSession] = {}
         self._merged: dict[str, Membership] = {}
+        self._orphans: set[str] = set()
         self._tokenizers: dict[str, bytes] = {}
         self._last_number = 0
 
@@ -209,6 +210,10 @@ class Registry:
     def membership(self, name: str) -> Membership | None:
         """Who serves the model now; None when no live worker has it."""
         return self._merged.get(name)
+
+    def orphaned(self, name: str) -> bool:
+        """Whether the last worker that had the model went away with it, and none came back."""
+        return name in self._orphans
 
     def workers(self) -> tuple[WorkerSession, ...]:
         """Live sessions in the order they joined."""
@@ -234,7 +239,9 @@ class Registry:
         if self._sessions.pop(session.number, None) is None:
             return frozenset()
         del self._by_worker[session.identity.id]
-        return self._merge(session.models)
+        changed = self._merge(session.models)
+        self._orphans |= session.models.keys() - self._merged.keys()
+        return changed
 
     def report_models(self, session: WorkerSession, models: Iterable[ModelInfo]) -> frozenset[str]:
         """Replace what a worker serves; returns the models whose membership changed."""
@@ -274,6 +281,7 @@ class Registry:
                 self._merged.pop(name, None)
             else:
                 self._merged[name] = merged
+                self._orphans.discard(name)
         return frozenset(changed)
 
     def _merge_one(self, name: str) -> Membership | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controlplane.errors import InvalidRequest, NotFound
+from controlplane.errors import InvalidRequest, NotFound, Unavailable
 from controlplane.registry import ModelInfo, Registry, TensorSpec
 from controlplane.rpc.statistics import ModelCounters, Statistics
 from controlplane.rpc.status import listed, shown
+
+# About what a worker that was started again needs to be back.
+_RETRY_AFTER_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,18 @@ class Catalogue:
         self._views: dict[str, ModelView] = {}
 
     def view(self, name: str, version: str = "") -> ModelView:
-        """The model called `name`; NotFound when it, or its version, is not here."""
+        """The model called `name`; NotFound when it, or its version, is not here.
+
+        Raises Unavailable while no worker is here that could have it, or the last one that
+        had it is lost.
+        """
         membership = self._registry.membership(name)
         if membership is None:
             models = listed(model.name for model in self._registry.models())
             if not name:
                 raise InvalidRequest(f"the model name is empty; models: {models}")
+            if not self._registry.workers() or self._registry.orphaned(name):
+                raise Unavailable(f"no worker serves model {shown(name)} now", _RETRY_AFTER_MS)
             raise NotFound(f"no model {shown(name)} here; models: {models}")
         info = membership.model
         view = self._views.get(name)

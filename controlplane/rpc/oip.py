@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from controlplane.errors import InvalidRequest, NotFound
+from controlplane.errors import InvalidRequest, NotFound, Unavailable
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue, ModelView
 from controlplane.rpc.intake import Intake
@@ -107,7 +107,7 @@ class OipServicer:
         """Readiness of one model; a model that no worker has is not ready."""
         try:
             view = self._catalogue.view(request.name, request.version)
-        except NotFound:
+        except (NotFound, Unavailable):
             return oip_pb2.ModelReadyResponse(ready=False)
         return oip_pb2.ModelReadyResponse(ready=view.info.ready)
 
