@@ -20,6 +20,10 @@ from worker.telemetry import Tracing
 from worker.watchdog import Watchdog
 
 
+# Answered batches that may wait for a caller that does not read, before its input waits too.
+_MOST_UNREAD = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class ExecuteParts:
     """What every stream of a worker shares. `load` reports the worker at this moment."""
@@ -44,6 +48,7 @@ class ExecuteStream:
         self._unanswered = 0
         self._ready: list[BatchOutcome] = []
         self._awake = asyncio.Event()
+        self._written = asyncio.Event()
         self._ending = False
 
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -55,6 +60,7 @@ class ExecuteStream:
                 self._awake.clear()
                 for response in self._responses():
                     await context.write(response)
+                self._written.set()
             if reader.done():
                 # A fault of ours in reading ends the call with it.
                 reader.result()
@@ -71,6 +77,9 @@ class ExecuteStream:
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
                 self._receive(request)
+                while len(self._ready) > _MOST_UNREAD:
+                    self._written.clear()
+                    await self._written.wait()
         finally:
             self._cancel_all()
             self.close()
