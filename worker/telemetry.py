@@ -21,6 +21,8 @@ from worker.records import BatchOutcome
 
 _SAMPLED = 0x01
 _SPAN = "worker.execute"
+# A collector that is gone must not hold up the end of the process.
+_EXPORT_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ def start_tracing(endpoint: str, worker_id: str, share: float, wall_offset_ns: i
     """Exports to an OTLP gRPC endpoint (`host:port`); without one there are no spans at all."""
     if not endpoint:
         return Tracing(None, wall_offset_ns, lambda: None)
-    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))
+    exporter = OTLPSpanExporter(
+        endpoint=endpoint, insecure=not endpoint.startswith("https://"), timeout=_EXPORT_TIMEOUT_S
+    )
     return tracing_through(BatchSpanProcessor(exporter), worker_id, share, wall_offset_ns)
 
 
