@@ -305,10 +305,10 @@ class Dispatcher:
     def _admit(self, request: Request) -> None:
         pool = self._scheduler.pools.get(request.model)
         if pool is None:
-            info = self._registry.model(request.model)
-            raise Unavailable(
-                f"model {info.name!r} is {info.state.value} ({info.progress:.0%})", 1000
-            )
+            # Raises NotFound when nobody has the model, rather than not yet.
+            self._registry.model(request.model)
+        if pool is None or not pool.live:
+            raise ends.unready(request.model, self._registry.membership(request.model))
         request.klass = effective_class(request.klass, self._config.classes)
         request.eligible = pool.table.eligible(request.klass, request.shapes)
         admission = self._scheduler.offer(request, self._now_ns())

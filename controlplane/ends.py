@@ -19,7 +19,7 @@ from controlplane.policy.admission import Admission, Refusal
 from controlplane.policy.hands import Flight
 from controlplane.policy.records import Answer, Outcome, Provenance, Request
 from controlplane.policy.scheduler import Shed
-from controlplane.registry import ModelInfo
+from controlplane.registry import Membership, ModelInfo
 from controlplane.work import BatchDone, ItemDone, ItemStatus
 
 AttributeValue = str | bool | int | float
@@ -59,8 +59,6 @@ def refusal(request: Request, admission: Admission) -> ControlPlaneError:
             f"the deadline of {asked_ms:.1f} ms is shorter than the fastest eligible variant "
             f"needs ({admission.completion_ns / 1e6:.1f} ms)"
         )
-    if admission.reason == Refusal.NO_WORKER:
-        return no_worker(request.model)
     return Refused(
         f"{_REFUSALS[admission.reason]} (deadline {asked_ms:.1f} ms, "
         f"done after {admission.completion_ns / 1e6:.1f} ms at best)",
@@ -87,9 +85,15 @@ def expired(request: Request) -> ControlPlaneError:
     return TooLate(f"the deadline of {asked_ms:.1f} ms passed while {where}")
 
 
-def no_worker(model: str) -> ControlPlaneError:
+def unready(model: str, membership: Membership | None) -> ControlPlaneError:
     """The error when nobody can serve a model now."""
-    return Unavailable(f"no live worker serves model {model!r}", retry_after_ms=1000)
+    if membership is None:
+        return Unavailable(f"no live worker serves model {model!r}", retry_after_ms=1000)
+    info = membership.model
+    if info.ready:
+        return Unavailable(f"no live worker of model {model!r} takes work now", 1000)
+    progress = f" ({info.progress:.0%})" if not info.failure else f": {info.failure}"
+    return Unavailable(f"model {model!r} is {info.state.value}{progress}", retry_after_ms=1000)
 
 
 def failure(item: ItemDone, model: str) -> ControlPlaneError:
