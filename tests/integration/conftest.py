@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from deploy.cluster import ClusterSpec, LocalCluster
-from worker.models.synthetic import build_slow, build_synthetic
+from worker.models.synthetic import build_synthetic
 
 StartCluster = Callable[..., LocalCluster]
 
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny` answers at once, `paced` in about 15 ms (or 3 ms on its worse variant)."""
+    """`tiny` answers at once, `paced` in about 15 ms (worse variant 3), `heavy` in 60 (30)."""
     root = tmp_path_factory.mktemp("models")
     build_synthetic(root, "tiny")
     build_synthetic(root, "paced", busy={"tiny-a": 5000, "tiny-b": 1000})
-    build_slow(root, "slow", ms=500)
+    build_synthetic(root, "heavy", busy={"tiny-a": 20_000, "tiny-b": 10_000})
     return root
 
 

@@ -71,6 +71,7 @@ class Tally:
 
     answers: list[inference_pb2.InferResponse] = field(default_factory=list)
     codes: Counter[str] = field(default_factory=Counter)
+    details: Counter[str] = field(default_factory=Counter)
 
     @property
     def ended(self) -> int:
@@ -105,6 +106,7 @@ class Client:
             tally.codes["OK"] += 1
         except grpc.aio.AioRpcError as error:
             tally.codes[error.code().name] += 1
+            tally.details[f"{error.code().name}: {error.details()}"] += 1
         except asyncio.CancelledError:
             tally.codes["CANCELLED"] += 1
 

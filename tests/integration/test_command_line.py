@@ -39,7 +39,7 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
         status = orchid("status", "--json", cwd=tmp_path)
         document = json.loads(status.stdout)
         assert [worker["state"] for worker in document["workers"]] == ["ready"]
-        assert {pool["model"] for pool in document["pools"]} == {"tiny", "paced", "slow"}
+        assert {pool["model"] for pool in document["pools"]} == {"tiny", "paced", "heavy"}
         assert "worker-0" in orchid("status", cwd=tmp_path).stdout
 
         asked = orchid("infer", "tiny", "a superb film", "an awful mess", cwd=tmp_path)

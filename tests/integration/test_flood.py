@@ -20,14 +20,14 @@ GROWTH_MIB = 48
 async def test_a_flood_is_refused_early_and_within_bounds(
     start_cluster: StartCluster, record_property: Callable[[str, object], None]
 ) -> None:
-    queue = {"max_items": MAX_ITEMS, "max_predicted_work_ms": 400}
-    cluster = start_cluster(1, models=("paced",), controlplane={"queue": queue})
+    queue = {"max_items": MAX_ITEMS, "max_predicted_work_ms": 1500}
+    cluster = start_cluster(1, models=("heavy",), controlplane={"queue": queue, "max_batch": 1})
     workload = tiny_workload()
     closed = LoadPlan(
         target=cluster.address,
-        model="paced",
+        model="heavy",
         mode="closed",
-        concurrency=8,
+        concurrency=4,
         duration_s=1.5,
         warmup_s=0.5,
     )
@@ -35,17 +35,17 @@ async def test_a_flood_is_refused_early_and_within_bounds(
     before = resident_mib(cluster, "controlplane")
     flood = LoadPlan(
         target=cluster.address,
-        model="paced",
+        model="heavy",
         rate_per_s=10 * capacity,
         duration_s=3.0,
         warmup_s=0.5,
-        deadline_ms=1000.0,
+        deadline_ms=3000.0,
     )
     deepest = 0
     running = asyncio.create_task(asyncio.to_thread(run_load, flood, workload))
     while not running.done():
         status = await asyncio.to_thread(cluster.status)
-        deepest = max(deepest, status.pool("paced").queued)
+        deepest = max(deepest, status.pool("heavy").queued)
         await asyncio.sleep(0.05)
     result = running.result()
 
@@ -63,9 +63,9 @@ async def test_a_flood_is_refused_early_and_within_bounds(
 
 async def test_a_refusal_says_when_to_come_back(start_cluster: StartCluster) -> None:
     queue = {"max_items": 4, "max_predicted_work_ms": 60_000}
-    cluster = start_cluster(1, models=("paced",), controlplane={"queue": queue})
+    cluster = start_cluster(1, models=("heavy",), controlplane={"queue": queue, "max_batch": 1})
     async with connected(cluster.address) as client:
-        calls = [client.call("paced", timeout_s=20.0, variant="tiny-a") for _ in range(60)]
+        calls = [client.call("heavy", timeout_s=20.0, variant="tiny-a") for _ in range(60)]
         ends = await asyncio.gather(*calls, return_exceptions=True)
     refusals = [end for end in ends if isinstance(end, grpc.aio.AioRpcError)]
     assert refusals
