@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +23,14 @@ from tests.unit.worker.models.encoder_builds import (
     write_encoder,
 )
 from worker.engine import Session
-from worker.models.architecture import (
-    Affine,
-    Embeddings,
-    Encoder,
-    EncoderConfig,
-    Family,
-    Head,
-    Layer,
-    Norm,
-)
+from worker.models.architecture import EncoderConfig, Family
 from worker.models.emitter import Precision
 from worker.models.evaluate import ragged_feeds
 from worker.models.manifest import Layout
+from worker.models.shapes import MINILM_SIZES, random_encoder, write_layouts
 
-HIDDEN, WIDE = 64, 128
+# A distance bias, and sizes that fill 8-bit blocks.
+SIZES = EncoderConfig("mpnet", 2, 64, 4, 128, VOCABULARY, max(LENGTHS), 1e-5)
 ROWS = st.lists(
     st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30), min_size=1, max_size=5
 )
@@ -81,7 +75,7 @@ def test_a_padded_graph_runs_in_the_plain_wheel(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", params=["fp32", "int8"])
 def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp(request.param)
-    return Session(write_encoder(folder, random_encoder(), "ragged", request.param))
+    return Session(write_encoder(folder, random_encoder(SIZES), "ragged", request.param))
 
 
 @settings(max_examples=40, deadline=None)
@@ -98,41 +92,16 @@ def test_int8_stays_near_fp32(tmp_path: Path) -> None:
     for precision in precisions:
         folder = tmp_path / precision
         folder.mkdir()
-        graph = write_encoder(folder, random_encoder(), "ragged", precision)
+        graph = write_encoder(folder, random_encoder(SIZES), "ragged", precision)
         rows = [[token % VOCABULARY for token in row] for row in sequences("mpnet")]
         answers[precision] = Session(graph).run(ragged_feeds(rows))["logits"]
     difference = np.abs(answers["fp32"] - answers["int8"]).max()
     assert 0 < difference < 0.05 * np.abs(answers["fp32"]).max()
 
 
-def random_encoder() -> Encoder:
-    """Return an encoder whose sizes are multiples of the 8-bit block, with a distance bias."""
-    random = np.random.default_rng(5)
-
-    def affine(inputs: int, outputs: int) -> Affine:
-        weight = random.normal(0, 0.15, (inputs, outputs)).astype(np.float32)
-        return Affine(weight, random.normal(0, 0.1, outputs).astype(np.float32))
-
-    def norm() -> Norm:
-        return Norm(np.ones(HIDDEN, np.float32), np.zeros(HIDDEN, np.float32))
-
-    positions = max(LENGTHS)
-    layers = tuple(
-        Layer(
-            qkv=affine(HIDDEN, 3 * HIDDEN),
-            attended=affine(HIDDEN, HIDDEN),
-            attended_norm=norm(),
-            up=affine(HIDDEN, WIDE),
-            down=affine(WIDE, HIDDEN),
-            output_norm=norm(),
-        )
-        for _ in range(2)
-    )
-    embeddings = Embeddings(
-        words=random.normal(0, 1, (VOCABULARY, HIDDEN)).astype(np.float32),
-        positions=random.normal(0, 1, (positions, HIDDEN)).astype(np.float32),
-        norm=norm(),
-        distances=random.normal(0, 1, (4, 2 * positions - 1)).astype(np.float32),
-    )
-    config = EncoderConfig("mpnet", 2, HIDDEN, 4, WIDE, VOCABULARY, positions, 1e-5)
-    return Encoder(config, embeddings, layers, Head("mean", output=affine(HIDDEN, 3)))
+def test_both_layouts_of_a_random_encoder_agree(tmp_path: Path) -> None:
+    paths = write_layouts(tmp_path, random_encoder(replace(MINILM_SIZES, layers=1), seed=4))
+    rows = [[token % 2048 for token in row] for row in sequences("bert")]
+    ragged = Session(paths["ragged"]).run(ragged_feeds(rows))["logits"]
+    padded = Session(paths["padded"]).run(padded_inputs(rows))["logits"]
+    np.testing.assert_allclose(ragged, padded, atol=2e-5, rtol=0)
