@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 # Lengths that are measured when the manifest declares none.
 DEFAULT_LENGTHS = (8, 16, 32, 64, 128)
-# A mean absolute error to a standard deviation, for a normal distribution.
-_ABSOLUTE_TO_SIGMA = 1.25
+_LONGEST_USUAL = 128
+_LONG_FACTOR = 4
+# Percentiles one standard deviation around the middle; a few disturbed runs do not move them.
+_ONE_SIGMA = (15.87, 84.13)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,29 @@ class VariantProfile:
         return self.s0_us + self.s1_us_per_token * tokens + self.s2_us_per_token2 * squares
 
 
-def warm_shapes(declared: Sequence[int], max_tokens: int) -> tuple[tuple[int, ...], ...]:
-    """Shapes that a warm-up runs, shortest first: each length alone, then all but the longest.
+@dataclass(frozen=True, slots=True)
+class WarmPlan:
+    """Shapes that a warm-up runs: some in every pass, the `long` ones once."""
 
-    Lengths are the declared ones, or `DEFAULT_LENGTHS`, cut to `max_tokens`. The mixed rows
-    tell s1 from s2: the same tokens in more rows have a smaller sum of squares.
+    shapes: tuple[tuple[int, ...], ...]
+    long: tuple[tuple[int, ...], ...]
+
+
+def warm_plan(declared: Sequence[int], max_tokens: int) -> WarmPlan:
+    """Each length alone, and all but the longest of the usual ones together.
+
+    Lengths are the declared ones, or `DEFAULT_LENGTHS`, cut to `max_tokens`. Long ones take
+    too much time to repeat, but attention's share shows only there: when none is declared,
+    one several times as long as the longest is added. The mixed rows tell s1 from s2: the
+    same tokens in more rows have a smaller sum of squares.
     """
     lengths = sorted({min(length, max_tokens) for length in declared or DEFAULT_LENGTHS})
-    shapes: list[tuple[int, ...]] = [(length,) for length in lengths]
-    if len(lengths) > 2:
-        shapes.append(tuple(lengths[:-1]))
-    return tuple(shapes)
+    usual = [length for length in lengths if length <= _LONGEST_USUAL] or lengths[:1]
+    long = lengths[len(usual) :] or [min(max_tokens, _LONG_FACTOR * usual[-1])]
+    shapes: list[tuple[int, ...]] = [(length,) for length in usual]
+    if len(usual) > 2:
+        shapes.append(tuple(usual[:-1]))
+    return WarmPlan(tuple(shapes), tuple((length,) for length in long if length > usual[-1]))
 
 
 def reference_length(shapes: Sequence[tuple[int, ...]]) -> int:
@@ -103,7 +117,7 @@ def fit(variant: str, samples: Sequence[Sample], reference: int) -> VariantProfi
         p50_us=float(p50),
         p95_us=float(p95),
         p99_us=float(p99),
-        sigma=float(_ABSOLUTE_TO_SIGMA * np.mean(np.abs(ratios - 1.0))),
+        sigma=float(np.diff(np.percentile(ratios, _ONE_SIGMA))[0] / 2),
         samples=len(samples),
     )
 

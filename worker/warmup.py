@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from worker.execution import run_items
 from worker.hosted import LoadedVariant
 from worker.jobs import Token
 from worker.models.manifest import TensorSpec, Variant
-from worker.profile import Sample, VariantProfile, fit, reference_length, warm_shapes
+from worker.profile import Sample, VariantProfile, fit, reference_length, warm_plan
 from worker.records import Item
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,10 @@ class Warmup:
             except (InvalidInput, EngineFault) as error:
                 log.warning("variant=%s has no profile: %s", variant.name, error)
                 return None
-        shapes = warm_shapes(variant.warm_lengths, variant.max_tokens)
-        return self._measure(loaded, shapes, reference_length(shapes), progress)
+        plan = warm_plan(variant.warm_lengths, variant.max_tokens)
+        # Longest first, so that buffers grow once.
+        long = [Sample(shape, self._run(loaded, shape)) for shape in reversed(plan.long)]
+        return self._measure(loaded, plan.shapes, reference_length(plan.shapes), progress, long)
 
     def _measure(
         self,
@@ -69,12 +71,13 @@ class Warmup:
         shapes: tuple[tuple[int, ...], ...],
         reference: int,
         progress: Callable[[float], None],
+        measured: Sequence[Sample] = (),
     ) -> VariantProfile:
         started = self._now_ns()
         for shape in reversed(shapes):
-            # Largest first, so that buffers grow once; the first run of a shape is not typical.
+            # The first run of a shape is not typical.
             self._run(loaded, shape)
-        samples: list[Sample] = []
+        samples = list(measured)
         for number in range(_MOST_PASSES):
             spent = (self._now_ns() - started) / self._budget_ns
             if number and spent > (_OVERDRAFT if number < _FEWEST_PASSES else 1.0):

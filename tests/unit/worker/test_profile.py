@@ -8,26 +8,34 @@ from hypothesis import strategies as st
 from worker.profile import (
     DEFAULT_LENGTHS,
     Sample,
+    WarmPlan,
     fit,
     nonnegative_least_squares,
     reference_length,
-    warm_shapes,
+    warm_plan,
 )
 
 
-def test_default_shapes_are_single_lengths_and_mixed_rows() -> None:
-    shapes = warm_shapes((), 512)
-    assert shapes[:5] == tuple((length,) for length in DEFAULT_LENGTHS)
-    assert shapes[5] == (8, 16, 32, 64)
+def test_usual_lengths_are_repeated_alone_and_together() -> None:
+    plan = warm_plan((), 512)
+    assert plan.shapes[:5] == tuple((length,) for length in DEFAULT_LENGTHS)
+    assert plan.shapes[5] == (8, 16, 32, 64)
+
+
+def test_long_lengths_are_run_once() -> None:
+    assert warm_plan((), 512).long == ((512,),)
+    assert warm_plan((8, 32), 512).long == ((128,),)
+    assert warm_plan((16, 128, 256, 384), 512) == WarmPlan(((16,), (128,)), ((256,), (384,)))
+    assert warm_plan((256,), 256) == WarmPlan(((256,),), ())
 
 
 def test_shapes_never_exceed_what_the_variant_takes() -> None:
-    assert warm_shapes((8, 64, 512), 32) == ((8,), (32,))
-    assert warm_shapes((), 4) == ((4,),)
+    assert warm_plan((8, 64, 512), 32) == WarmPlan(((8,), (32,)), ())
+    assert warm_plan((), 4) == WarmPlan(((4,),), ())
 
 
 def test_the_reference_is_a_single_row_that_is_measured() -> None:
-    assert reference_length(warm_shapes((), 512)) == 32
+    assert reference_length(warm_plan((), 512).shapes) == 32
     assert reference_length(()) == 0
 
 
@@ -40,7 +48,7 @@ def test_the_reference_is_a_single_row_that_is_measured() -> None:
 def test_fit_recovers_the_coefficients_it_was_made_from(
     s0: float, s1: float, s2: float, seed: int
 ) -> None:
-    shapes = [*warm_shapes((), 512), (17, 90), (3, 3, 3, 120)]
+    shapes = [*warm_plan((), 512).shapes, (17, 90), (3, 3, 3, 120)]
     samples = [
         Sample(shape, s0 + s1 * sum(shape) + s2 * sum(n * n for n in shape)) for shape in shapes
     ]
@@ -53,10 +61,12 @@ def test_fit_recovers_the_coefficients_it_was_made_from(
 
 
 def test_one_disturbed_run_does_not_move_the_fit() -> None:
-    shapes = warm_shapes((), 512)
+    shapes = warm_plan((), 512).shapes
     samples = [Sample(shape, 100.0 + 5.0 * sum(shape)) for shape in shapes for _ in range(5)]
     samples.append(Sample((8,), 50_000.0))
-    assert fit("v", samples, 32).predict_us((8,)) == pytest.approx(140.0)
+    profile = fit("v", samples, 32)
+    assert profile.predict_us((8,)) == pytest.approx(140.0)
+    assert profile.sigma == pytest.approx(0.0, abs=1e-9)
 
 
 def test_percentiles_and_spread_come_from_the_reference_and_all_ratios() -> None:
