@@ -23,6 +23,8 @@ OutputTensor = ModelInferResponse.InferOutputTensor
 STRING = "string"
 
 _HIGHEST_ID = 2**31 - 1
+# What ndarray.max does, without its detour through Python.
+_highest = np.maximum.reduce
 _UNSIGNED: dict[str, np.dtype[Any]] = {"int32": np.dtype("<u4"), "int64": np.dtype("<u8")}
 
 
@@ -158,7 +160,7 @@ def token_rows(ids: TensorValue, mask: TensorValue | None) -> TokenRows:
         )
     # Read as unsigned, a negative id is one that is far too high.
     rows = np.frombuffer(ids.data, _UNSIGNED[ids.dtype])
-    high = int(rows.max())
+    high = int(_highest(rows))
     if high > _HIGHEST_ID:
         raise InvalidRequest(
             f"input {shown(ids.name)} holds a negative id or one above {_HIGHEST_ID}"
@@ -198,17 +200,16 @@ def check_zeros(tensor: TensorValue) -> None:
         raise InvalidRequest(f"input {shown(tensor.name)} is accepted only when all of it is 0")
 
 
-def write_oip(tensor: TensorValue, into: OutputTensor, *, typed: bool) -> bytes | None:
-    """Fill an OIP output; returns its raw content, or None when `typed` contents hold it."""
-    kind = BY_DTYPE[tensor.dtype]
-    into.name = tensor.name
-    into.datatype = kind.oip
-    into.shape.extend(tensor.shape)
-    if not typed:
-        return frame(tensor.strings) if kind.dtype == STRING else tensor.data
-    elements = list(tensor.strings) if kind.dtype == STRING else array_of(tensor).ravel().tolist()
-    getattr(into.contents, kind.contents).extend(elements)
-    return None
+def raw_contents(tensor: TensorValue) -> bytes:
+    """A tensor's elements as raw OIP contents."""
+    return frame(tensor.strings) if tensor.dtype == STRING else tensor.data
+
+
+def write_typed(tensor: TensorValue, into: OutputTensor) -> None:
+    """Put a tensor's elements into the typed contents of an OIP output."""
+    is_text = tensor.dtype == STRING
+    elements = list(tensor.strings) if is_text else array_of(tensor).ravel().tolist()
+    getattr(into.contents, BY_DTYPE[tensor.dtype].contents).extend(elements)
 
 
 def has_typed_form(tensor: TensorValue) -> bool:
@@ -301,7 +302,7 @@ def native_rows(sequences: common_pb2.TokenSequences) -> TokenRows:
             f"token_ids has {len(data)} bytes; lengths that sum to {sum(lengths)} take "
             f"{4 * sum(lengths)}, and at least one id is needed"
         )
-    high = int(np.frombuffer(data, "<u4").max())
+    high = int(_highest(np.frombuffer(data, "<u4")))
     if high > _HIGHEST_ID:
         raise InvalidRequest("token_ids holds a negative id")
     return TokenRows(data, tuple(lengths), high)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from controlplane.config import ControlPlaneConfig
@@ -42,15 +41,6 @@ class Tokenizing(Protocol):
     def vocabulary(self, model: ModelInfo, tokenizer: str) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """When a request came, when it stops being worth an answer, and whose trace it joins."""
-
-    at_ns: int
-    deadline_ns: int
-    traceparent: str
-
-
 class Intake:
     """Gives asks to the dispatcher. Every method is called on the dispatcher's loop."""
 
@@ -58,15 +48,16 @@ class Intake:
         self._config = config
         self._queue = queue
         self._tokenizing = tokenizing
+        self._traced = bool(config.telemetry.otlp_endpoint)
         self.now_ns = queue.now_ns
         self.submit = queue.submit
         self.cancel = queue.cancel
 
-    def arrival(self, ask: Ask, at_ns: int, remaining_s: float | None, traceparent: str) -> Arrival:
-        """The deadline of an ask, on the dispatcher's clock.
+    def deadline_ns(self, ask: Ask, at_ns: int, remaining_s: float | None) -> int:
+        """When an ask that came at `at_ns` stops being worth an answer.
 
-        It is the nearer of the call's gRPC deadline and the explicit one; without either,
-        what the configuration gives the request's class. TooLate when it has passed.
+        The nearer of the call's gRPC deadline and the explicit one; without either, what
+        the configuration gives the request's class. TooLate when it has passed.
         """
         left = ask.deadline_ns
         if remaining_s is not None:
@@ -76,15 +67,26 @@ class Intake:
             left = min(left, call) if left else call
         if not left:
             left = self._config.deadline_ms(ask.klass.name, 0) * 1_000_000
-        return Arrival(at_ns, at_ns + left, traceparent)
+        return at_ns + left
+
+    def traceparent(self, context: Context) -> str:
+        """The caller's W3C trace context; empty when it sent none or nobody wants it."""
+        if self._traced:
+            for key, value in context.invocation_metadata() or ():
+                if key == TRACEPARENT and isinstance(value, str):
+                    return value
+        return ""
 
     async def answer(self, ask: Ask, at_ns: int, context: Context) -> Answer:
         """Queue one unary call and wait for its end; the caller's cancel is passed on.
 
         Raises the ControlPlaneError that the request ends with.
         """
-        arrival = self.arrival(ask, at_ns, context.time_remaining(), traceparent_of(context))
-        request = self.request_now(ask, arrival) or await self.request(ask, arrival)
+        deadline = self.deadline_ns(ask, at_ns, context.time_remaining())
+        parent = self.traceparent(context)
+        request = self.request_now(ask, at_ns, deadline, parent)
+        if request is None:
+            request = await self.request(ask, at_ns, deadline, parent)
         future = self.submit(request)
         try:
             return await future
@@ -92,46 +94,52 @@ class Intake:
             self.cancel(request)
             raise
 
-    def request_now(self, ask: Ask, arrival: Arrival) -> Request | None:
+    def request_now(
+        self, ask: Ask, at_ns: int, deadline_ns: int, traceparent: str
+    ) -> Request | None:
         """The request of an ask; None when its texts need a thread to be tokenised."""
         if ask.payload is not None and ask.shapes is not None:
             if ask.highest_id >= 0:
                 self._check_vocabulary(ask)
-            return self._request(ask, arrival, ask.payload, ask.shapes, preprocess_ns=0)
+            return self._request(ask, at_ns, deadline_ns, traceparent, (ask.payload, ask.shapes), 0)
         started_ns = self.now_ns()
         tokens = self._tokenizing.tokenize_now(ask.view.info, ask.texts)
         if tokens is None:
             return None
-        return self._request(ask, arrival, *tokens, preprocess_ns=self.now_ns() - started_ns)
+        return self._request(
+            ask, at_ns, deadline_ns, traceparent, tokens, self.now_ns() - started_ns
+        )
 
-    async def request(self, ask: Ask, arrival: Arrival) -> Request:
+    async def request(self, ask: Ask, at_ns: int, deadline_ns: int, traceparent: str) -> Request:
         """The request of an ask of texts; TooLate when tokenising outlasts the deadline."""
         started_ns = self.now_ns()
         try:
-            async with asyncio.timeout((arrival.deadline_ns - started_ns) / 1e9):
+            async with asyncio.timeout((deadline_ns - started_ns) / 1e9):
                 tokens = await self._tokenizing.tokenize(ask.view.info, ask.texts)
         except TimeoutError:
             raise TooLate("the deadline passed while the text was being tokenised") from None
-        return self._request(ask, arrival, *tokens, preprocess_ns=self.now_ns() - started_ns)
+        return self._request(
+            ask, at_ns, deadline_ns, traceparent, tokens, self.now_ns() - started_ns
+        )
 
     def _request(
         self,
         ask: Ask,
-        arrival: Arrival,
-        payload: TokenPayload | TensorPayload,
-        shapes: Mapping[str, Shape],
-        *,
+        at_ns: int,
+        deadline_ns: int,
+        traceparent: str,
+        content: tuple[TokenPayload | TensorPayload, Mapping[str, Shape]],
         preprocess_ns: int,
     ) -> Request:
         return Request(
             id=self._queue.next_id(),
             model=ask.view.info.name,
             klass=ask.klass,
-            shapes=shapes,
-            payload=payload,
-            arrived_ns=arrival.at_ns,
-            deadline_ns=arrival.deadline_ns,
-            traceparent=arrival.traceparent,
+            shapes=content[1],
+            payload=content[0],
+            arrived_ns=at_ns,
+            deadline_ns=deadline_ns,
+            traceparent=traceparent,
             preprocess_ns=preprocess_ns,
         )
 
@@ -144,11 +152,3 @@ class Intake:
                 f"token id {ask.highest_id} is not in tokenizer {shown(tokenizer)}; "
                 f"accepted: 0 to {size - 1}"
             )
-
-
-def traceparent_of(context: Context) -> str:
-    """The caller's W3C trace context, empty when it sent none."""
-    for key, value in context.invocation_metadata() or ():
-        if key == TRACEPARENT and isinstance(value, str):
-            return value
-    return ""

@@ -19,7 +19,7 @@ from controlplane.rpc.convert import STRING, best_classes, native_rows, read_nat
 from controlplane.rpc.intake import Intake
 from controlplane.rpc.services import Context
 from controlplane.rpc.status import Status, shown
-from controlplane.rpc.streams import Opened, OpenStreams
+from controlplane.rpc.streams import OpenStreams
 from protos.orchid.v1 import inference_pb2
 
 CLASSIFICATION = "text-classification"
@@ -67,10 +67,10 @@ class NativeDialect:
         """The id that the answer echoes."""
         return message.request_id
 
-    def open(self, message: inference_pb2.InferRequest) -> Opened[ModelView]:
+    def open(self, message: inference_pb2.InferRequest) -> tuple[Ask, ModelView]:
         """Check a request; raises ControlPlaneError."""
         view = self._catalogue.view(message.model)
-        return Opened(read_infer(message, view), view)
+        return read_infer(message, view), view
 
     def answered(
         self, answer: Answer, request_id: str, extra: ModelView

@@ -18,7 +18,7 @@ from controlplane.rpc.oip_describe import (
     statistics,
 )
 from controlplane.rpc.oip_request import read_infer
-from controlplane.rpc.oip_response import write_infer
+from controlplane.rpc.oip_response import OipWriter
 from controlplane.rpc.oip_stream import OipDialect
 from controlplane.rpc.services import Context, unimplemented
 from controlplane.rpc.status import shown
@@ -65,7 +65,8 @@ class OipServicer:
         self._registry = registry
         self._repository = repository
         self._version = version
-        self._dialect = OipDialect(catalogue)
+        self._writer = OipWriter()
+        self._dialect = OipDialect(catalogue, self._writer)
 
     async def ModelInfer(
         self, request: oip_pb2.ModelInferRequest, context: Context
@@ -78,7 +79,7 @@ class OipServicer:
             ask, wanted = read_infer(request, view)
             answer = await self._intake.answer(ask, arrived_ns, context)
             answered_ns = now_ns()
-            response = write_infer(answer, request.id, wanted)
+            response = self._writer.unary(answer, request.id, wanted)
         except BaseException:
             view.counters.failed(now_ns() - arrived_ns)
             raise

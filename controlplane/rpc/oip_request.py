@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.errors import InvalidRequest
@@ -112,26 +112,34 @@ def _read_inputs(request: ModelInferRequest) -> tuple[TensorValue, ...]:
     inputs, raw = request.inputs, request.raw_input_contents
     if len(inputs) > LIMITS.names:
         raise InvalidRequest(f"{len(inputs)} inputs in one request; at most {LIMITS.names}")
-    for tensor in inputs:
-        if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
-            raise InvalidRequest(
-                f"input {shown(tensor.name)} is in shared memory; accepted: raw_input_contents "
-                "or typed contents"
-            )
     if not raw:
+        _check_shared_memory(inputs)
         return tuple([read_oip(tensor, None) for tensor in inputs])
     if len(raw) != len(inputs):
+        _check_shared_memory(inputs)
         raise InvalidRequest(
             f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; "
             "accepted: one for each"
         )
-    for tensor in inputs:
+    tensors = []
+    for tensor, data in zip(inputs, raw, strict=True):
         if tensor.HasField("contents"):
             raise InvalidRequest(
                 f"input {shown(tensor.name)} has typed contents beside raw_input_contents; "
                 "accepted: one or the other"
             )
-    return tuple([read_oip(tensor, data) for tensor, data in zip(inputs, raw, strict=True)])
+        tensors.append(read_oip(tensor, data))
+    return tuple(tensors)
+
+
+def _check_shared_memory(inputs: Iterable[ModelInferRequest.InferInputTensor]) -> None:
+    """InvalidRequest when an input without content says that it is in shared memory."""
+    for tensor in inputs:
+        if _SHARED_MEMORY in tensor.parameters:
+            raise InvalidRequest(
+                f"input {shown(tensor.name)} is in shared memory; accepted: raw_input_contents "
+                "or typed contents"
+            )
 
 
 def _by_name(tensors: Sequence[TensorValue], view: ModelView) -> dict[str, TensorValue]:

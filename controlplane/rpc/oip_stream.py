@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from controlplane.policy.records import Answer
+from controlplane.rpc.asks import Ask
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.oip_request import Wanted, read_infer
-from controlplane.rpc.oip_response import write_stream_error, write_streamed
+from controlplane.rpc.oip_response import OipWriter, write_stream_error
 from controlplane.rpc.status import Status
-from controlplane.rpc.streams import Opened
 from protos.inference.oip_pb2 import ModelInferRequest, ModelStreamInferResponse
 
 
 class OipDialect:
     """Reads and writes the messages of ModelStreamInfer."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, writer: OipWriter) -> None:
         self._catalogue = catalogue
+        self._writer = writer
 
     def identify(self, message: ModelInferRequest) -> str:
         """The id that the answer echoes."""
         return message.id
 
-    def open(self, message: ModelInferRequest) -> Opened[Wanted]:
+    def open(self, message: ModelInferRequest) -> tuple[Ask, Wanted]:
         """Check a request; raises ControlPlaneError."""
         view = self._catalogue.view(message.model_name, message.model_version)
-        return Opened(*read_infer(message, view))
+        return read_infer(message, view)
 
     def answered(self, answer: Answer, request_id: str, extra: Wanted) -> ModelStreamInferResponse:
         """The answer with its id and the mark that nothing follows it."""
-        return write_streamed(answer, request_id, extra)
+        return self._writer.streamed(answer, request_id, extra)
 
     def failed(self, status: Status, request_id: str) -> ModelStreamInferResponse:
         """The reason with the id; the stream goes on."""

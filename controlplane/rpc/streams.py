@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -17,7 +16,7 @@ import grpc
 from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest, Unavailable
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
-from controlplane.rpc.intake import Arrival, Intake, traceparent_of
+from controlplane.rpc.intake import Intake
 from controlplane.rpc.services import Context, Undecodable, log_fault
 from controlplane.rpc.status import Status, status_of
 
@@ -30,22 +29,17 @@ DRAINED_RETRY_MS = 1000
 Extra = TypeVar("Extra")
 
 
-@dataclass(frozen=True, slots=True)
-class Opened(Generic[Extra]):
-    """A message that was read: its ask, and what its answer's writer needs to know."""
-
-    ask: Ask
-    extra: Extra
-
-
 class Dialect(Protocol[Extra]):
     """How one protocol reads and writes the messages of a stream."""
 
     def identify(self, message: Any) -> str:
         """The caller's own id of a request."""
 
-    def open(self, message: Any) -> Opened[Extra]:
-        """Check a message; raises ControlPlaneError."""
+    def open(self, message: Any) -> tuple[Ask, Extra]:
+        """The ask of a message, and what the writer of its answer needs to know.
+
+        Raises ControlPlaneError.
+        """
 
     def answered(self, answer: Answer, request_id: str, extra: Extra) -> Any:
         """The message that carries an answer."""
@@ -69,7 +63,7 @@ class Stream(Generic[Extra]):
         self._context = context
         self._max_outstanding = max_outstanding
         self._loop = asyncio.get_running_loop()
-        self._traceparent = traceparent_of(context)
+        self._traceparent = intake.traceparent(context)
         self._outbox: deque[Any] = deque()
         self._outstanding = 0
         self._calls: set[_Call[Extra]] = set()
@@ -127,23 +121,21 @@ class Stream(Generic[Extra]):
             if type(message) is Undecodable:
                 raise InvalidRequest(str(message))
             call.id = self._dialect.identify(message)
-            opened = call.opened = self._dialect.open(message)
-            arrival = self._intake.arrival(
-                opened.ask, call.at_ns, self._context.time_remaining(), self._traceparent
-            )
+            ask, call.extra = self._dialect.open(message)
+            call.ask = ask
+            deadline = self._intake.deadline_ns(ask, call.at_ns, self._context.time_remaining())
             self._calls.add(call)
-            request = self._intake.request_now(opened.ask, arrival)
+            request = self._intake.request_now(ask, call.at_ns, deadline, self._traceparent)
             if request is None:
-                call.tokenising = self._loop.create_task(self._tokenise(call, arrival))
+                call.tokenising = self._loop.create_task(self._tokenise(call, ask, deadline))
             else:
                 call.submit(request)
         except Exception as error:
             self.fail(call, error)
 
-    async def _tokenise(self, call: _Call[Extra], arrival: Arrival) -> None:
-        assert call.opened is not None
+    async def _tokenise(self, call: _Call[Extra], ask: Ask, deadline_ns: int) -> None:
         try:
-            request = await self._intake.request(call.opened.ask, arrival)
+            request = await self._intake.request(ask, call.at_ns, deadline_ns, self._traceparent)
             call.submit(request)
         except Exception as error:
             self.fail(call, error)
@@ -152,23 +144,24 @@ class Stream(Generic[Extra]):
 
     def finish(self, call: _Call[Extra], answer: Answer) -> None:
         """Put an answer into the outbox and count it."""
-        assert call.opened is not None
+        assert call.ask is not None
+        assert call.extra is not None
         started_ns = self._intake.now_ns()
         try:
-            message = self._dialect.answered(answer, call.id, call.opened.extra)
+            message = self._dialect.answered(answer, call.id, call.extra)
         except Exception as error:
             self.fail(call, error)
             return
         spent_ns = self._intake.now_ns() - started_ns
-        call.opened.ask.view.counters.succeeded(answer.outcome, spent_ns)
+        call.ask.view.counters.succeeded(answer.outcome, spent_ns)
         self._put(call, message)
 
     def fail(self, call: _Call[Extra], error: BaseException) -> None:
         """Put the reason why there is no answer into the outbox and count it."""
         if not isinstance(error, ControlPlaneError):
             log_fault(error)
-        if call.opened is not None:
-            call.opened.ask.view.counters.failed(self._intake.now_ns() - call.at_ns)
+        if call.ask is not None:
+            call.ask.view.counters.failed(self._intake.now_ns() - call.at_ns)
         self._put(call, self._dialect.failed(status_of(error), call.id))
 
     def _put(self, call: _Call[Extra], message: Any) -> None:
@@ -227,13 +220,14 @@ class OpenStreams:
 class _Call(Generic[Extra]):
     """One message of a stream until its answer is in the outbox."""
 
-    __slots__ = ("at_ns", "future", "id", "opened", "request", "stream", "tokenising")
+    __slots__ = ("ask", "at_ns", "extra", "future", "id", "request", "stream", "tokenising")
 
     def __init__(self, stream: Stream[Extra], at_ns: int) -> None:
         self.stream = stream
         self.at_ns = at_ns
         self.id = ""
-        self.opened: Opened[Extra] | None = None
+        self.ask: Ask | None = None
+        self.extra: Extra | None = None
         self.tokenising: asyncio.Task[None] | None = None
         self.request: Request | None = None
         self.future: asyncio.Future[Answer] | None = None
@@ -252,9 +246,8 @@ class _Call(Generic[Extra]):
             self.future.remove_done_callback(self._ended)
             self.stream.intake.cancel(self.request)
             _retrieve(self.future)
-        if self.opened is not None:
-            view = self.opened.ask.view
-            view.counters.failed(self.stream.intake.now_ns() - self.at_ns)
+        if self.ask is not None:
+            self.ask.view.counters.failed(self.stream.intake.now_ns() - self.at_ns)
 
     def _ended(self, future: asyncio.Future[Answer]) -> None:
         if future.cancelled():

@@ -62,6 +62,11 @@ def with_parameters(count: int) -> Request:
     return request
 
 
+def in_shared_memory(request: Request) -> Request:
+    request.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    return request
+
+
 def with_output(**parameters: Any) -> Request:
     request = text_request("good")
     output = request.outputs.add(name="logits")
@@ -272,8 +277,8 @@ CASES: list[Case] = [
     (
         "input in shared memory",
         changed(
-            text_request("a"),
-            lambda r: setattr(r.inputs[0].parameters["shared_memory_region"], "string_param", "r"),
+            in_shared_memory(text_request("a")),
+            lambda r: r.raw_input_contents.pop(),
         ),
         INVALID,
         ("shared memory", "'text'"),
