@@ -135,24 +135,21 @@ def check_texts(texts: Sequence[bytes] | Sequence[str], limits: Limits = LIMITS)
         raise InvalidRequest(f"{size} bytes of text in one request; at most {limits.text_bytes}")
 
 
-def check_lengths(
-    lengths: Sequence[int], view: ModelView, tokenizer: str, limits: Limits = LIMITS
-) -> None:
+def check_lengths(lengths: Sequence[int], view: ModelView, tokenizer: str) -> None:
     """InvalidRequest when sequences are empty, too many, or longer than any variant takes."""
-    if not lengths:
-        raise InvalidRequest("the request holds no token sequence; at least one is needed")
-    if len(lengths) > limits.items:
-        raise InvalidRequest(f"{len(lengths)} sequences in one request; at most {limits.items}")
-    if min(lengths) < 1:
-        raise InvalidRequest(f"sequence {lengths.index(min(lengths))} has no token")
+    count = len(lengths)
+    if not 0 < count <= LIMITS.items:
+        raise InvalidRequest(f"{count} sequences in one request; accepted: 1 to {LIMITS.items}")
+    if not all(lengths):
+        raise InvalidRequest(f"sequence {lengths.index(0)} has no token")
     longest, bound = max(lengths), view.tokenizers[tokenizer]
     if bound and longest > bound:
         raise InvalidRequest(
             f"a sequence has {longest} tokens; model {shown(view.info.name)} takes at most "
             f"{bound} with tokenizer {shown(tokenizer)}"
         )
-    if sum(lengths) > limits.tokens:
-        raise InvalidRequest(f"{sum(lengths)} tokens in one request; at most {limits.tokens}")
+    if longest * count > LIMITS.tokens and sum(lengths) > LIMITS.tokens:
+        raise InvalidRequest(f"{sum(lengths)} tokens in one request; at most {LIMITS.tokens}")
 
 
 def token_ask(
@@ -164,13 +161,19 @@ def token_ask(
     rows: TokenRows,
 ) -> Ask:
     """An ask of token ids; InvalidRequest when the model takes no sequences like these."""
-    check_lengths(rows.lengths, view, tokenizer)
+    lengths = rows.lengths
+    check_lengths(lengths, view, tokenizer)
+    if len(lengths) == 1:
+        length = lengths[0]
+        shape = Shape(1, length, length * length, length)
+    else:
+        shape = Shape.of_lengths(lengths)
     return Ask(
         view,
         klass,
         deadline_ns,
-        payload=TokenPayload({tokenizer: rows.ids}, {tokenizer: rows.lengths}),
-        shapes={tokenizer: Shape.of_lengths(rows.lengths)},
+        payload=TokenPayload({tokenizer: rows.ids}, {tokenizer: lengths}),
+        shapes={tokenizer: shape},
         highest_id=rows.highest,
     )
 
@@ -213,12 +216,13 @@ def check_tensor(tensor: TensorValue, spec: TensorSpec) -> None:
         )
 
 
-def element_count(name: str, shape: Sequence[int]) -> int:
-    """Elements of a tensor of this shape; InvalidRequest when it is not a usable shape."""
-    if len(shape) > LIMITS.rank:
+def checked_shape(name: str, dimensions: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """A tensor's shape and its number of elements; InvalidRequest when it is not usable."""
+    if len(dimensions) > LIMITS.rank:
         raise InvalidRequest(
-            f"tensor {shown(name)} has {len(shape)} dimensions; at most {LIMITS.rank}"
+            f"tensor {shown(name)} has {len(dimensions)} dimensions; at most {LIMITS.rank}"
         )
+    shape = tuple(dimensions)
     count = 1
     for dimension in shape:
         if dimension < 1:
@@ -226,4 +230,4 @@ def element_count(name: str, shape: Sequence[int]) -> int:
                 f"tensor {shown(name)} has shape {list(shape)}; every dimension is at least 1"
             )
         count *= dimension
-    return count
+    return shape, count

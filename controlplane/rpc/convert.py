@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from controlplane.errors import InvalidRequest
 from controlplane.policy.records import TensorValue
-from controlplane.rpc.asks import LIMITS, TokenRows, element_count
+from controlplane.rpc.asks import LIMITS, TokenRows, checked_shape
 from controlplane.rpc.status import listed, shown
 from protos.inference.oip_pb2 import InferTensorContents, ModelInferRequest, ModelInferResponse
 from protos.orchid.v1 import common_pb2
@@ -82,8 +82,8 @@ def read_oip(tensor: InputTensor, raw: bytes | None) -> TensorValue:
             f"input {shown(tensor.name)} has datatype {shown(tensor.datatype)}; "
             f"accepted: {listed(BY_OIP)}"
         )
-    name, count = tensor.name, element_count(tensor.name, tensor.shape)
-    shape = tuple(tensor.shape)
+    name = tensor.name
+    shape, count = checked_shape(name, tensor.shape)
     if kind.dtype == STRING:
         check_strings(name, count)
         strings = _typed_strings(tensor, count) if raw is None else unframe(name, raw, count)
@@ -259,8 +259,7 @@ def read_native(tensor: common_pb2.Tensor) -> TensorValue:
             f"tensor {shown(name)} has data type {tensor.data_type}; "
             f"accepted: {listed(common_pb2.DataType.Name(c) for c in BY_CODE)}"  # type: ignore[arg-type]
         )
-    count = element_count(name, tensor.shape)
-    shape = tuple(tensor.shape)
+    shape, count = checked_shape(name, tensor.shape)
     if kind.dtype == STRING:
         check_strings(name, count)
         if len(tensor.strings) != count or tensor.data:

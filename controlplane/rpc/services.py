@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from controlplane.errors import Cancelled, ControlPlaneError
+from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
 from controlplane.rpc.status import Status, status_of
 
 _log = logging.getLogger(__name__)
@@ -71,10 +71,9 @@ def _handler(method: MethodDescriptor, servicer: object) -> grpc.RpcMethodHandle
         getattr(servicer, method.name, None) or unimplemented(f"{method.name} is not supported"),
     )
     decode = _decoder(method)
+    guarded = _guarded(behaviour)
     if method.client_streaming and method.server_streaming:
-        guarded = _guarded(behaviour)
         return grpc.stream_stream_rpc_method_handler(cast(Any, guarded), decode, _encode)
-    guarded = _guarded(_checked(behaviour))
     if method.client_streaming:
         return grpc.stream_unary_rpc_method_handler(cast(Any, guarded), decode, _encode)
     if method.server_streaming:
@@ -108,18 +107,11 @@ def unimplemented(reason: str) -> Method:
     return staticmethod(answer)
 
 
-def _checked(method: Method) -> Method:
-    async def checked(request: Any, context: Context) -> Any:
-        if type(request) is Undecodable:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request), ())
-        return await method(request, context)
-
-    return checked
-
-
 def _guarded(method: Method) -> Method:
     async def guarded(request: Any, context: Context) -> Any:
         try:
+            if type(request) is Undecodable:
+                raise InvalidRequest(str(request))
             return await method(request, context)
         except ControlPlaneError as error:
             await abort(context, status_of(error))

@@ -215,7 +215,7 @@ CASES: list[Case] = [
     ("id beyond the vocabulary", ids_request([[3, 8]]), INVALID, ("8", "0 to 7")),
     ("id beyond 32 bits", ids_request([[3, 2**40]]), INVALID, ("input_ids",)),
     ("too many tokens", ids_request([[3] * 65]), INVALID, ("65 tokens", "at most 64")),
-    ("too many rows", ids_request([[3]] * (LIMITS.items + 1)), INVALID, ("at most",)),
+    ("too many rows", ids_request([[3]] * (LIMITS.items + 1)), INVALID, ("1 to 1024",)),
     ("mask shape", ids_request([[3, 4]], [[1]]), INVALID, ("[1, 1]", "[1, 2]")),
     ("mask values", ids_request([[3, 4]], [[1, 2]]), INVALID, ("0 and 1",)),
     ("empty row", ids_request([[3, 4], [5, 6]], [[1, 1], [0, 0]]), INVALID, ("row 1",)),
