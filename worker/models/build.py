@@ -251,6 +251,9 @@ class SentimentBuilder:
                 refused.append((job.name, record.refused))
             elif complete(self._folder, record.files) and record.evidence_key:
                 variants.append(record.variant)
+                off = sentiment.deviation(job.name, record.variant.quality[0].value)
+                if off:
+                    self._progress.note(off)
                 files |= {ref.path: ref for ref in record.files}
                 families.append(job.recipe.family)
                 for path in (job.shared, job.tokenizer):
