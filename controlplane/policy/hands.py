@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from controlplane.policy.ledgers import remaining_ns
 from controlplane.policy.pool import Pool, Taker
@@ -139,7 +138,9 @@ class Hands:
         """Workers that would take work, idle ones first. Stop iterating after a `hand_over`."""
         idle, opened = self._idle[pool], self._open[pool]
         count = len(idle) or len(opened)
-        for slot in chain(idle.values(), opened.values()):
+        for slot in idle.values():
+            yield slot, Taker(slot.masks[pool], 0.0, 0.0, count)
+        for slot in opened.values():
             start, spread = slot.in_hand_ns(now_ns), slot.spread_ns()
             yield slot, Taker(slot.masks[pool], start, spread, count)
 

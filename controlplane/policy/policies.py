@@ -16,14 +16,15 @@ from controlplane.policy.selector import Estimate, Reason, Situation, fixed, lat
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A newcomer at the door. `estimates` are its eligible variants, most accurate first.
+    """A newcomer at the door. `eligible` are variant numbers, most accurate first.
 
-    `nominal_ns` are the same predictions without the online correction, `slack_ns` the
-    time until its deadline less what the way there and back takes.
+    `estimates` are their predictions, `nominal_ns` the same without the online correction,
+    `slack_ns` the time until its deadline less what the way there and back takes.
     """
 
     now_ns: int
     slack_ns: int
+    eligible: tuple[int, ...]
     estimates: Sequence[Estimate]
     nominal_ns: Sequence[int]
     load: Load
@@ -59,10 +60,11 @@ class Orchid:
 
     def admit(self, arrival: Arrival) -> Admission:
         """Refuse what would be late even on its fastest eligible variant."""
-        place = min(range(len(arrival.estimates)), key=lambda i: arrival.estimates[i].predicted_ns)
+        predicted = [estimate.predicted_ns for estimate in arrival.estimates]
+        place = predicted.index(min(predicted))
         fastest = arrival.estimates[place]
         return admit(
-            tuple(estimate.variant for estimate in arrival.estimates),
+            arrival.eligible,
             service_ns=fastest.predicted_ns,
             hopeful_ns=min(fastest.predicted_ns, arrival.nominal_ns[place]),
             sigma=fastest.sigma,

@@ -33,12 +33,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A queued request with its nominal predictions, parallel to `request.eligible`."""
+    """A queued request with its nominal predictions, parallel to `request.eligible`.
+
+    `mask` holds the eligible variants as bits, `best` the most accurate one that was
+    eligible before admission narrowed the choice.
+    """
 
     request: Request
-    nominal_ns: tuple[int, ...]
+    nominal_ns: list[int]
     fastest: int
     fastest_ns: int
+    mask: int
+    best: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,7 @@ class Pool:
             Arrival(
                 now_ns=now_ns,
                 slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+                eligible=request.eligible,
                 estimates=self._estimates(request.eligible, nominal, -1),
                 nominal_ns=nominal,
                 load=self._load(request.deadline_ns, now_ns),
@@ -127,13 +134,17 @@ class Pool:
             )
         )
         if admission.admitted:
-            request.eligible = admission.variants
-            self._push(request)
+            best = request.eligible[0]
+            if admission.variants != request.eligible:
+                request.eligible = admission.variants
+                nominal = self._nominal(request)
+            self._push(request, nominal, best)
         return admission
 
     def requeue(self, request: Request) -> bool:
         """Queue an admitted request again, in its old place; False when the queue is full."""
-        return not self._queue.full and self._push(request)
+        best = self.table.eligible(request.klass, request.shapes)[0]
+        return self._push(request, self._nominal(request), best)
 
     def withdraw(self, request_id: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
@@ -183,7 +194,7 @@ class Pool:
             except ControlPlaneError as error:
                 orphans.append((request, error))
             else:
-                self._push(request)
+                self.requeue(request)
         return orphans
 
     def reconsider(self, request: Request, before: set[str]) -> tuple[int, ...]:
@@ -206,43 +217,62 @@ class Pool:
     ) -> Choice:
         number = decision.variant
         candidate = self.table.candidates[number]
-        joined: list[Entry] = []
-        share = batching.fair_share(situation.waiting + 1, taker.takers)
-        limit = min(self._settings.max_batch, share)
-        profile = candidate.profile
-        if candidate.batchable and limit > 1 and len(self._queue):
-            mates = [e for e in self._next(2 * limit) if number in e.request.eligible]
-            run = batching.Run(
-                profile=profile,
-                factor=self.corrections.factors[number],
-                sigma=self.corrections.sigmas[number],
-                start_ns=taker.start_ns,
-                start_spread_ns=taker.start_spread_ns,
-                ahead_ns=situation.busy_ns + situation.queued_ns,
-                workers=max(1, self.live),
-                z=self._settings.confidence_z,
-                reserve=self._settings.reserve,
-                fallback=number == head.fastest,
-            )
-            members = (self._member(e, candidate.tokenizer, now_ns, trip_ns) for e in mates)
-            first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
-            joined = [mates[place] for place in batching.grow(first, members, run, limit)]
+        shape = head.request.shapes[candidate.tokenizer]
+        limit = 1
+        if situation.waiting and candidate.batchable and batching.pays(candidate.profile, shape):
+            share = batching.fair_share(situation.waiting + 1, taker.takers)
+            limit = min(self._settings.max_batch, share)
+        if limit > 1:
+            joined = self._followers(head, number, situation, now_ns, trip_ns, limit)
+            if joined:
+                return self._shared(head, joined, decision, candidate)
+        nominal = head.nominal_ns[head.request.eligible.index(number)]
+        approximations = (number != head.best,)
+        return Choice(decision, candidate, (head.request,), nominal, approximations)
+
+    def _followers(
+        self,
+        head: Entry,
+        number: int,
+        situation: Situation,
+        now_ns: int,
+        trip_ns: float,
+        limit: int,
+    ) -> list[Entry]:
+        candidate = self.table.candidates[number]
+        mates = [e for e in self._next(2 * limit) if e.mask >> number & 1]
+        run = batching.Run(
+            profile=candidate.profile,
+            factor=self.corrections.factors[number],
+            sigma=self.corrections.sigmas[number],
+            start_ns=situation.start_ns,
+            start_spread_ns=situation.start_spread_ns,
+            ahead_ns=situation.busy_ns + situation.queued_ns,
+            workers=max(1, self.live),
+            z=self._settings.confidence_z,
+            reserve=self._settings.reserve,
+            fallback=number == head.fastest,
+        )
+        members = (self._member(e, candidate.tokenizer, now_ns, trip_ns) for e in mates)
+        first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
+        return [mates[place] for place in batching.grow(first, members, run, limit)]
+
+    def _shared(
+        self, head: Entry, joined: list[Entry], decision: Decision, candidate: Candidate
+    ) -> Choice:
         for entry in joined:
             self._remove(entry)
-        requests = (head.request, *(entry.request for entry in joined))
-        shape = head.request.shapes[candidate.tokenizer]
-        if joined:
-            others = [e.request.shapes[candidate.tokenizer] for e in joined]
-            nominal = profile.predict(shape, others)
-            predicted = nominal * self.corrections.factors[number]
-            decision = replace(decision, batch=len(requests), predicted_ns=predicted)
-        else:
-            nominal = head.nominal_ns[head.request.eligible.index(number)]
-        approximations = tuple(self._approximates(request, number) for request in requests)
-        return Choice(decision, candidate, requests, nominal, approximations)
-
-    def _approximates(self, request: Request, number: int) -> bool:
-        return number != self.table.eligible(request.klass, request.shapes)[0]
+        members = [head, *joined]
+        shapes = [entry.request.shapes[candidate.tokenizer] for entry in members]
+        nominal = candidate.profile.predict(shapes[0], shapes[1:])
+        predicted = nominal * self.corrections.factors[decision.variant]
+        return Choice(
+            decision=replace(decision, batch=len(members), predicted_ns=predicted),
+            candidate=candidate,
+            requests=tuple(entry.request for entry in members),
+            nominal_ns=nominal,
+            approximations=tuple(decision.variant != entry.best for entry in members),
+        )
 
     def _member(self, entry: Entry, tokenizer: str, now_ns: int, trip_ns: float) -> batching.Member:
         request = entry.request
@@ -260,10 +290,10 @@ class Pool:
             yield from self._queue.after_head(limit - 1)
 
     def _runnable(self, mask: int) -> Entry | None:
-        for entry in self._next(_SCAN):
-            if any(mask >> number & 1 for number in entry.request.eligible):
-                return entry
-        return None
+        head = self._queue.head()
+        if head is None or head.mask & mask:
+            return head
+        return next((e for e in self._queue.after_head(_SCAN) if e.mask & mask), None)
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
         request = entry.request
@@ -297,7 +327,7 @@ class Pool:
         )
 
     def _estimates(
-        self, eligible: tuple[int, ...], nominal: tuple[int, ...], mask: int
+        self, eligible: tuple[int, ...], nominal: list[int], mask: int
     ) -> list[Estimate]:
         factors, sigmas = self.corrections.factors, self.corrections.sigmas
         return [
@@ -306,21 +336,23 @@ class Pool:
             if mask >> number & 1
         ]
 
-    def _nominal(self, request: Request) -> tuple[int, ...]:
+    def _nominal(self, request: Request) -> list[int]:
         candidates, shapes = self.table.candidates, request.shapes
-        return tuple(
-            candidates[number].profile.predict(shapes[candidates[number].tokenizer])
-            for number in request.eligible
-        )
+        chosen = [candidates[number] for number in request.eligible]
+        return [c.profile.predict(shapes[c.tokenizer]) for c in chosen]
 
-    def _push(self, request: Request) -> bool:
-        nominal = self._nominal(request)
-        place = min(range(len(nominal)), key=nominal.__getitem__)
-        entry = Entry(request, nominal, request.eligible[place], nominal[place])
+    def _push(self, request: Request, nominal: list[int], best: int) -> bool:
+        eligible = request.eligible
+        least = min(nominal)
+        fastest = eligible[nominal.index(least)]
+        mask = 0
+        for number in eligible:
+            mask |= 1 << number
         key = request.deadline_ns if self.policy.by_deadline else request.arrived_ns
+        entry = Entry(request, nominal, fastest, least, mask, best)
         if not self._queue.push(key, request.id, entry):
             return False
-        self._work.add(request.deadline_ns, entry.fastest, entry.fastest_ns)
+        self._work.add(request.deadline_ns, fastest, least)
         return True
 
     def _remove(self, entry: Entry) -> None:

@@ -37,7 +37,7 @@ class VariantProfile:
         for other in batch:
             tokens += other.tokens
             squared += other.squared_tokens
-        return max(1, round(self.s0_ns + self.s1_ns * tokens + self.s2_ns * squared))
+        return int(self.s0_ns + self.s1_ns * tokens + self.s2_ns * squared + 0.5) or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.policy.margins import lucky_ns, needed_ns
 from controlplane.policy.records import Decision, DecisionKind
@@ -25,8 +26,7 @@ class Reason:
     EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What one run of one variant takes: its variant number, corrected ns, relative spread."""
 
     variant: int

@@ -56,7 +56,7 @@ def test_a_variant_must_fit_the_slack_with_its_margin() -> None:
 
 def test_between_two_extremes_the_most_accurate_that_fits() -> None:
     middle = Estimate(variant=1, predicted_ns=7.0, sigma=0.1)
-    three = (BEST, middle, replace(FAST, variant=2))
+    three = (BEST, middle, FAST._replace(variant=2))
     assert decide(replace(CALM, slack_ns=11), three).reason == Reason.LIMITED_BY_SLACK
     loaded = decide(replace(CALM, queued_ns=3.0, waiting=1), three)
     assert (loaded.variant, loaded.reason) == (1, Reason.LIMITED_BY_RESERVE)
@@ -84,7 +84,7 @@ def test_with_nobody_behind_it_runs_while_any_chance_is_left() -> None:
 
 
 def test_a_correction_gone_wrong_can_heal() -> None:
-    wrong = (replace(FAST, predicted_ns=4000.0),)
+    wrong = (FAST._replace(predicted_ns=4000.0),)
     assert decide(replace(CALM, hopeful_ns=4.0), wrong).kind is DecisionKind.RUN
     assert decide(replace(CALM, hopeful_ns=4000.0), wrong).kind is DecisionKind.DROP
 

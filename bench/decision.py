@@ -1,0 +1,223 @@
+"""What the control plane's own work costs: one decision in a long queue, one request without gRPC.
+
+python -m bench.decision [--queued 10000] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.report import Report, host_facts, make_report, write_report
+from controlplane.config import ControlPlaneConfig
+from controlplane.dispatcher import Dispatcher
+from controlplane.policy.admission import Bounds
+from controlplane.policy.hands import Flight
+from controlplane.policy.policies import build
+from controlplane.policy.pool import Settings
+from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
+from controlplane.policy.records import Request, RequestClass, Shape, TokenPayload
+from controlplane.policy.scheduler import Scheduler
+from controlplane.registry import (
+    ModelInfo,
+    ModelState,
+    QualityEvidence,
+    Registry,
+    VariantInfo,
+    WorkerIdentity,
+    WorkerSession,
+)
+from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+
+_MS = 1_000_000
+_MODEL = "sentiment"
+# Quality and service in ms at 34 tokens of a seven-variant model.
+_VARIANTS = (
+    (0.9106, 12.9),
+    (0.905, 8.7),
+    (0.896, 6.6),
+    (0.884, 5.2),
+    (0.87, 4.0),
+    (0.86, 2.9),
+    (0.84, 1.6),
+)
+
+
+def _profile(service_ms: float) -> VariantProfile:
+    service_ns = service_ms * _MS
+    return VariantProfile(
+        s0_ns=0.03 * service_ns,
+        s1_ns=0.97 * service_ns / 34,
+        sigma=0.07,
+        reference_tokens=34,
+        p50_ns=service_ns,
+    )
+
+
+def _request(number: int, tokens: int, now_ns: int, deadline_ns: int) -> Request:
+    return Request(
+        id=number,
+        model=_MODEL,
+        klass=RequestClass(),
+        shapes={"words": Shape.of_lengths([tokens])},
+        payload=TokenPayload({"words": b"\0\0\0\0" * tokens}, {"words": (tokens,)}),
+        arrived_ns=now_ns,
+        deadline_ns=deadline_ns,
+    )
+
+
+def measure_decisions(queued: int, workers: int, decisions: int, seed: int) -> np.ndarray[Any, Any]:
+    """CPU nanoseconds of each decision (one run ends, one is chosen) with `queued` waiting."""
+    generator = np.random.default_rng(seed)
+    table = VariantTable.build(
+        [
+            Candidate(f"v{place}", "words", quality, _profile(service), 512, True)
+            for place, (quality, service) in enumerate(_VARIANTS)
+        ]
+    )
+    settings = Settings(Bounds(queued + 1, 10**15))
+    scheduler = Scheduler(build("orchid", confidence_z=1.645, reserve=0.35), settings)
+    scheduler.set_pool(_MODEL, table)
+    every = frozenset(table.numbers)
+    for number in range(workers):
+        scheduler.set_worker(number, {_MODEL: every}, 0)
+    flights: list[Flight] = []
+    now, last = 0, 0
+    lengths = generator.integers(8, 64, queued + workers + decisions)
+    # Hours of work with days of time: everything is admitted and nothing expires.
+    deadlines = generator.integers(10**15, 2 * 10**15, len(lengths))
+
+    def arrive() -> None:
+        nonlocal last
+        request = _request(last, int(lengths[last]), now, int(deadlines[last]))
+        request.eligible = table.eligible(request.klass, request.shapes)
+        assert scheduler.offer(request, now).admitted
+        last += 1
+
+    for _ in range(queued + workers):
+        arrive()
+        while scheduler.queued and isinstance(step := scheduler.next_step(now), Flight):
+            flights.append(step)
+    spent = np.empty(decisions)
+    for turn in range(decisions):
+        flight = flights.pop(0)
+        now += flight.predicted_ns // workers
+        run_ns = int(flight.nominal_ns * generator.lognormal(0.0, 0.07))
+        started = time.thread_time_ns()
+        scheduler.finished(flight.worker, flight.id, now, run_ns=run_ns)
+        step = scheduler.next_step(now)
+        spent[turn] = time.thread_time_ns() - started
+        assert isinstance(step, Flight)
+        flights.append(step)
+        arrive()
+    return spent
+
+
+class _EchoPort:
+    """A worker that ends every batch in the next turn of the loop."""
+
+    def __init__(self, dispatcher: Dispatcher, session: WorkerSession) -> None:
+        self._dispatcher = dispatcher
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, batch: WorkBatch) -> None:
+        items = tuple(ItemDone(item, ItemStatus.OK) for item in batch.item_ids)
+        done = BatchDone(batch.id, items, run_ns=100_000, cpu_ns=100_000)
+        self._loop.call_soon(self._dispatcher.completed, self._session, done)
+
+    def cancel(self, item_ids: Sequence[int]) -> None:
+        raise RuntimeError("nothing is cancelled here")
+
+
+async def measure_requests(requests: int, in_flight: int) -> float:
+    """CPU microseconds of one request from submit to answer, without gRPC."""
+    registry = Registry()
+    # Nobody reports here, and nobody shall be suspected for it.
+    config = ControlPlaneConfig(report_interval_ms=3_600_000)
+    dispatcher = Dispatcher(
+        config, registry, now_ns=time.monotonic_ns, loop=asyncio.get_running_loop()
+    )
+    session = registry.join(WorkerIdentity("w", "memory", 1, "cpu", "simd"), time.monotonic_ns())
+    evidence = [QualityEvidence("p", "accuracy", quality, 1, 0, 1) for quality, _ in _VARIANTS]
+    variants = tuple(
+        VariantInfo(
+            f"v{place}",
+            "ragged",
+            "fp32",
+            "words",
+            (),
+            (),
+            (evidence[place],),
+            _profile(ms),
+            512,
+            True,
+        )
+        for place, (_, ms) in enumerate(_VARIANTS)
+    )
+    info = ModelInfo(
+        _MODEL, "1", "text-classification", (), "d", "words", "o", (), variants, ModelState.READY
+    )
+    dispatcher.refresh(registry.report_models(session, [info]))
+    dispatcher.attach(session, _EchoPort(dispatcher, session))
+
+    async def caller(count: int) -> None:
+        for _ in range(count):
+            now = dispatcher.now_ns()
+            request = _request(dispatcher.next_id(), 34, now, now + 10_000 * _MS)
+            await dispatcher.submit(request)
+
+    await caller(requests // 10)
+    started = time.process_time_ns()
+    await asyncio.gather(*(caller(requests // in_flight) for _ in range(in_flight)))
+    spent = time.process_time_ns() - started
+    assert not any(dispatcher.gauges().values())
+    dispatcher.close()
+    return spent / (requests // in_flight * in_flight) / 1e3
+
+
+def run(queued: int, seed: int) -> Report:
+    """Measure both and report."""
+    host = host_facts()
+    points: list[dict[str, Any]] = []
+    summary: dict[str, float] = {}
+    for workers in (2, 1000):
+        spent = measure_decisions(queued, workers, 5_000, seed) / 1e3
+        p50, p99 = (float(v) for v in np.percentile(spent, (50, 99)))
+        points.append(
+            {"what": "decision", "workers": workers, "queued": queued, "p50_us": p50, "p99_us": p99}
+        )
+        suffix = "" if workers == 2 else f"@{workers}"
+        summary[f"decision_us_p50{suffix}"] = p50
+        summary[f"decision_us_p99{suffix}"] = p99
+    for in_flight in (1, 32):
+        cpu_us = asyncio.run(measure_requests(20_000, in_flight))
+        points.append({"what": "request", "in_flight": in_flight, "cpu_us": cpu_us})
+        summary[f"request_cpu_us@{in_flight}"] = cpu_us
+    settings = {"queued": queued, "seed": seed}
+    return make_report("decision", settings=settings, points=points, summary=summary, host=host)
+
+
+def main() -> None:
+    """Parse the command line, measure, print, and write JSON when asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queued", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    report = run(arguments.queued, arguments.seed)
+    for name, value in report.summary.items():
+        sys.stdout.write(f"{name:24} {value:8.1f}\n")
+    if arguments.json is not None:
+        write_report(arguments.json, report)
+
+
+if __name__ == "__main__":
+    main()
