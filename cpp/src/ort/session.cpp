@@ -148,10 +148,10 @@ namespace {
 
 }  // namespace
 
-Session::Session(const std::string& path, const SessionOptions& options)
-    : impl_(std::make_unique<Impl>()) {
-  Ort::Env& environment = OrtEnvironment();
+Session::Session(const std::string& path, const SessionOptions& options) {
+  Ort::Env& environment = OrtEnvironment();  // before any other use of the API
   try {
+    impl_ = std::make_unique<Impl>();
     impl_->session = Ort::Session(environment, path.c_str(), MakeOrtOptions(options));
     impl_->ReadSignature();
   } catch (const Ort::Exception& e) {

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from onnx import TensorProto, helper
+
+from tests.unit.worker import graphs
+
+# Runs in a process of its own: what other tests left behind would hide what a run leaves.
+SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+from worker.engine import Session
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+session = Session(Path(sys.argv[1]))
+small = np.ones((16, 64), np.float32)
+large = np.ones((65536, 64), np.float32)
+for _ in range(20):
+    session.run({"x": small})
+before = resident()
+session.run({"x": large})
+for _ in range(20):
+    session.run({"x": small})
+print(resident() - before)
+"""
+
+
+def test_one_large_input_does_not_lift_resident_memory_for_good(tmp_path: Path) -> None:
+    """Six intermediate values of 64 MiB each pass through; next to nothing of it may stay."""
+    nodes = [
+        helper.make_node("MatMul", [f"x{i}" if i else "x", "w" if i else "widen"], [f"x{i + 1}"])
+        for i in range(6)
+    ]
+    nodes.append(helper.make_node("ReduceMax", ["x6"], ["y"], axes=[1], keepdims=0))
+    weights = [
+        helper.make_tensor("widen", TensorProto.FLOAT, [64, 256], [0.01] * (64 * 256)),
+        helper.make_tensor("w", TensorProto.FLOAT, [256, 256], [0.01] * (256 * 256)),
+    ]
+    graph = graphs.write(
+        tmp_path / "m.onnx",
+        graphs.model(
+            nodes,
+            [graphs.value("x", TensorProto.FLOAT, "n", 64)],
+            [graphs.value("y", TensorProto.FLOAT, "n")],
+            weights,
+        ),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(graph)],
+        check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    # The large input itself (16 MiB) is still alive in the script.
+    assert int(done.stdout) < (16 + 24) << 20
