@@ -67,7 +67,11 @@ class WorkerApp:
             variants=config.variants,
             open_session=self._open_session,
             warmup=Warmup(
-                self._on_engine, engine.RunToken, now_ns, config.warm_budget_ms * 1_000_000
+                self._on_engine,
+                engine.RunToken,
+                now_ns,
+                config.warm_budget_ms * 1_000_000,
+                means.clocks.cpu_ns if config.intra_op_threads == 1 else now_ns,
             ),
             release=self._release,
             memory=memory_room,

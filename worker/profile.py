@@ -24,7 +24,7 @@ _ONE_SIGMA = (15.87, 84.13)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured run: the lengths of its sequences, in tokens, and its wall time."""
+    """One measured run: the lengths of its sequences, in tokens, and its service time."""
 
     lengths: tuple[int, ...]
     elapsed_us: float
@@ -50,7 +50,7 @@ class VariantProfile:
     samples: int
 
     def predict_us(self, lengths: Sequence[int]) -> float:
-        """Predicted wall time of a run of sequences of these lengths."""
+        """Predicted service time of a run of sequences of these lengths."""
         tokens = sum(lengths)
         squares = sum(length * length for length in lengths)
         return self.s0_us + self.s1_us_per_token * tokens + self.s2_us_per_token2 * squares

@@ -30,7 +30,9 @@ class Warmup:
     """Measures variants through the call that serves.
 
     `on_engine` runs a function on the engine thread and waits for it, so that a warm-up
-    run never competes with a served one. Passes go on while `budget_ns` lasts.
+    run never competes with a served one. Passes go on while `budget_ns` lasts. Runs are timed
+    by `service_ns`, read on the engine thread: the thread's CPU clock where one thread does all
+    the work, so that whatever else the machine does while models load is not in the profile.
     """
 
     def __init__(
@@ -39,11 +41,13 @@ class Warmup:
         make_token: Callable[[], Token],
         now_ns: Callable[[], int],
         budget_ns: int,
+        service_ns: Callable[[], int],
     ) -> None:
         self._on_engine = on_engine
         self._make_token = make_token
         self._now_ns = now_ns
         self._budget_ns = budget_ns
+        self._service_ns = service_ns
 
     def measure(
         self, loaded: LoadedVariant, progress: Callable[[float], None]
@@ -89,15 +93,15 @@ class Warmup:
         return fit(loaded.variant.name, samples, reference)
 
     def _run(self, loaded: LoadedVariant, shape: tuple[int, ...]) -> float:
-        """Wall time of one run of a shape, in microseconds."""
+        """Service time of one run of a shape, in microseconds."""
         item = warm_item(loaded.variant, shape, loaded.vocabulary)
 
         def timed() -> int:
-            before = self._now_ns()
+            before = self._service_ns()
             execution = run_items(
                 loaded.session, loaded.variant, loaded.vocabulary, [item], self._make_token()
             )
-            elapsed = self._now_ns() - before
+            elapsed = self._service_ns() - before
             for outcome in execution.outcomes:
                 if isinstance(outcome, Exception):
                     raise outcome

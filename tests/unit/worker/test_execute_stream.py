@@ -65,7 +65,9 @@ async def parts(repository: Path) -> AsyncIterator[ExecuteParts]:
         repository,
         variants=(),
         open_session=Session,
-        warmup=Warmup(lambda function: function(), RunToken, time.monotonic_ns, 1),
+        warmup=Warmup(
+            lambda function: function(), RunToken, time.monotonic_ns, 1, time.thread_time_ns
+        ),
         release=lambda function: function(),
         memory=memory_room,
         on_change=lambda: None,

@@ -59,7 +59,7 @@ class Bench:
             repository,
             variants=variants,
             open_session=Session,
-            warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1),
+            warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1, time.thread_time_ns),
             release=self._release,
             memory=lambda: MemoryRoom(self.room, "control group test"),
             on_change=self._changed,
