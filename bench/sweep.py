@@ -38,12 +38,16 @@ class SweepSettings:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the sweep is scaled by, measured through the full path: ms and requests/s."""
+    """What the sweep is scaled by, measured through the full path: ms and requests/s.
+
+    `by_quality` names the model's variants, most accurate first.
+    """
 
     variant: str
     solo_p50_ms: float
     deadline_ms: float
     capacity_per_s: float
+    by_quality: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ def measure_baseline(
     cluster: LocalCluster, settings: SweepSettings, workload: Workload, notify: Notify
 ) -> Baseline:
     """Solo p50 and capacity of the most accurate variant, both through the full path."""
-    variant = most_accurate(cluster.status(), settings.model)
+    status = cluster.status()
+    variant = most_accurate(status, settings.model)
+    ordered = sorted(status.pool(settings.model).variants, key=lambda v: -v.quality)
     plan = LoadPlan(
         target=cluster.address,
         model=settings.model,
@@ -103,6 +109,7 @@ def measure_baseline(
         solo_p50_ms=solo.latency.p50_ms,
         deadline_ms=settings.deadline_factor * solo.latency.p50_ms,
         capacity_per_s=capacity.answered_per_s,
+        by_quality=tuple(v.name for v in ordered),
     )
 
 

@@ -148,6 +148,20 @@ def overhead(
 
 
 @app.command()
+def decision(
+    queued: Annotated[int, typer.Option(min=1, help="Requests waiting while it decides.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of lengths and deadlines.")] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Time the policy's decisions in a long queue, and a request without gRPC."""
+    from bench.decision import run
+
+    report = run(queued, seed)
+    _print_summary(report)
+    _finish(report, json)
+
+
+@app.command()
 def plot(
     result: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A sweep's JSON.")],
     out: Annotated[Path | None, typer.Option(help="PNG; default: beside the JSON.")] = None,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from bench.demo import DemoRun
-from bench.load.metrics import LoadResult
 from bench.sweep import SweepPoint
-
-_SHOWN_VARIANTS = 4
 
 
 def demo_tables(run: DemoRun) -> Iterator[RenderableType]:
@@ -23,23 +20,20 @@ def demo_tables(run: DemoRun) -> Iterator[RenderableType]:
         f"all workers together {base.capacity_per_s:.0f} requests/s: that is load 1.0. "
         f"Every request is worth waiting {base.deadline_ms:.0f} ms for."
     )
-    yield _table(run)
+    yield _outcomes(run)
+    yield _answered_by(run)
     yield Text(
-        "offered: requests that were due in the measured time. on time: answered within the "
-        "deadline of when they were due. accuracy: right labels among those answers. right: "
-        "answered right and on time, of all offered. CPU: control plane + workers, per offered "
-        "request.",
+        "on time: answered within the deadline of when it was due, of all offered. accuracy: right "
+        "labels among those answers. right: answered right and on time, of all offered. CPU: "
+        "control plane + workers, ms per offered request.",
         style="dim",
     )
 
 
-def _table(run: DemoRun) -> Table:
-    table = Table("policy")
-    for heading in ("load", "offered/s", "on time", "accuracy", "right"):
-        table.add_column(heading, justify="right")
-    table.add_column("answered by")
-    for heading in ("p50", "p95", "p99 ms", "CPU ms"):
-        table.add_column(heading, justify="right")
+def _outcomes(run: DemoRun) -> Table:
+    table = Table("policy", title="what callers got", title_justify="left", padding=(0, 1, 0, 0))
+    for heading in ("load", "per s", "on time", "accuracy", "right", "p50", "p95", "p99 ms", "CPU"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for point in run.points:
         last = point.load_factor == run.settings.load_factors[-1]
         table.add_row(*_row(point), end_section=last)
@@ -58,15 +52,25 @@ def _row(point: SweepPoint) -> tuple[str, ...]:
         f"{result.on_time_share:.1%}",
         "" if result.accuracy != result.accuracy else f"{result.accuracy:.1%}",
         f"{result.right_share:.1%}",
-        _mix(result),
         *(f"{ms:.0f}" for ms in times),
         *([""] * (3 - len(times))),
-        f"{cpu.get('controlplane', 0.0):.1f} + {workers:.1f}",
+        f"{cpu.get('controlplane', 0.0):.1f}+{workers:.1f}",
     )
 
 
-def _mix(result: LoadResult) -> str:
-    shares = sorted(result.variant_share.items(), key=lambda item: -item[1])
-    shown = [f"{name} {share:.0%}" for name, share in shares if share >= 0.005]
-    rest = len(shown) - _SHOWN_VARIANTS
-    return ", ".join(shown[:_SHOWN_VARIANTS]) + (f", +{rest}" if rest > 0 else "")
+def _answered_by(run: DemoRun) -> Table:
+    """Shares of the variants, best first, for the policy that chooses among them."""
+    chooser = [point for point in run.points if point.policy == run.settings.policies[0]]
+    names = [name for name in run.baseline.by_quality if _ever_answered(name, chooser)]
+    title = f"who answered under {run.settings.policies[0]}, most accurate first"
+    table = Table("variant", title=title, title_justify="left", padding=(0, 1, 0, 0))
+    for point in chooser:
+        table.add_column(f"at {point.load_factor:g}", justify="right")
+    for name in names:
+        shares = (point.result.variant_share.get(name, 0.0) for point in chooser)
+        table.add_row(name, *(f"{share:.0%}" if share >= 0.005 else "" for share in shares))
+    return table
+
+
+def _ever_answered(name: str, points: Sequence[SweepPoint]) -> bool:
+    return any(point.result.variant_share.get(name, 0.0) >= 0.005 for point in points)

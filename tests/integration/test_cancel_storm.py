@@ -42,7 +42,8 @@ async def test_after_a_storm_of_cancels_every_gauge_is_zero_and_memory_is_back(
         answers = await client.many("paced", ["good film"] * 20)
     assert tally.ended == STORM // 4 + STORM
     assert tally.codes["CANCELLED"] > STORM // 2
-    assert set(tally.codes) <= {"CANCELLED", "OK", "RESOURCE_EXHAUSTED"}, tally.details
+    # A machine that is busy enough may keep the worker silent for a while: unavailable.
+    assert set(tally.codes) <= {"CANCELLED", "OK", "UNAVAILABLE"}, tally.details
     assert len(answers) == 20
     assert status.expired_work_executed == 0
     grown = {name: after[name] - before[name] for name in names}
