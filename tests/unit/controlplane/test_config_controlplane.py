@@ -1,0 +1,44 @@
+"""Configuration: defaults, checks and deadlines."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.config import ClassConfig, ControlPlaneConfig, QueueConfig, TelemetryConfig
+
+
+def test_the_defaults_hold() -> None:
+    config = ControlPlaneConfig()
+    assert config.policy == "orchid"
+    assert config.max_message_bytes == 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("made", "values", "names"),
+    [
+        (ControlPlaneConfig, {"reserve_fraction": 0.0}, "reserve_fraction"),
+        (ControlPlaneConfig, {"confidence_z": -1.0}, "confidence_z"),
+        (ControlPlaneConfig, {"prefetch": -1}, "prefetch must be at least 0, got -1"),
+        (ControlPlaneConfig, {"max_batch": 0}, "max_batch"),
+        (ControlPlaneConfig, {"preprocess_threads": 0}, "preprocess_threads"),
+        (QueueConfig, {"max_items": 0}, r"queue\.max_items must be at least 1, got 0"),
+        (QueueConfig, {"max_predicted_work_ms": 0}, "max_predicted_work_ms"),
+        (ClassConfig, {"minimum_quality": 1.5}, "minimum_quality"),
+        (ClassConfig, {"deadline_ms": -1}, "deadline_ms"),
+        (TelemetryConfig, {"sample_ratio": 2.0}, "sample_ratio"),
+    ],
+)
+def test_a_wrong_value_is_named(made: Any, values: dict[str, Any], names: str) -> None:
+    with pytest.raises(ValueError, match=names):
+        made(**values)
+
+
+def test_a_deadline_comes_from_the_nearest_that_says_one() -> None:
+    config = ControlPlaneConfig(
+        default_deadline_ms=300, classes={"fast": ClassConfig(deadline_ms=50), "any": ClassConfig()}
+    )
+    assert config.deadline_ms("fast", 70) == 70
+    assert config.deadline_ms("fast", 0) == 50
+    assert config.deadline_ms("any", 0) == 300
+    assert config.deadline_ms("", 0) == 300
+    assert ControlPlaneConfig().deadline_ms("", 0) == 10_000
