@@ -48,7 +48,8 @@ const RuntimeInfo& InitRuntime(const std::string& library_path) {
   }
   Ort::InitApi(api);
   try {
-    g_env = new Ort::Env(ORT_LOGGING_LEVEL_ERROR, "orchid");
+    // Every error is thrown with its text; a terminated run is not even one.
+    g_env = new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "orchid");
     g_env->DisableTelemetryEvents();
     MakeArena(*g_env);
     MakeCustomOps();
