@@ -29,7 +29,7 @@ class _ItemStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ItemStatus
     ITEM_STATUS_UNSPECIFIED: _ItemStatus.ValueType  # 0
     ITEM_STATUS_OK: _ItemStatus.ValueType  # 1
     ITEM_STATUS_EXPIRED: _ItemStatus.ValueType  # 2
-    """The deadline had passed before the run began; nothing was executed."""
+    """The deadline passed: waiting items are not executed, a running one is terminated."""
     ITEM_STATUS_CANCELLED: _ItemStatus.ValueType  # 3
     ITEM_STATUS_INVALID_ARGUMENT: _ItemStatus.ValueType  # 4
     ITEM_STATUS_NOT_FOUND: _ItemStatus.ValueType  # 5
@@ -42,7 +42,7 @@ class ItemStatus(_ItemStatus, metaclass=_ItemStatusEnumTypeWrapper): ...
 ITEM_STATUS_UNSPECIFIED: ItemStatus.ValueType  # 0
 ITEM_STATUS_OK: ItemStatus.ValueType  # 1
 ITEM_STATUS_EXPIRED: ItemStatus.ValueType  # 2
-"""The deadline had passed before the run began; nothing was executed."""
+"""The deadline passed: waiting items are not executed, a running one is terminated."""
 ITEM_STATUS_CANCELLED: ItemStatus.ValueType  # 3
 ITEM_STATUS_INVALID_ARGUMENT: ItemStatus.ValueType  # 4
 ITEM_STATUS_NOT_FOUND: ItemStatus.ValueType  # 5
