@@ -32,6 +32,7 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 # A peer that vanished without closing its connection is noticed within the sum of these.
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
+_PING_INTERVAL_MS = 5_000
 _WINDOW_BYTES = 1 << 20
 
 
@@ -127,6 +128,8 @@ def _options(config: ControlPlaneConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # Callers that keep an idle stream alive with pings are welcome.
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS),
         # A fixed window costs small calls less CPU than probing for the bandwidth.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),

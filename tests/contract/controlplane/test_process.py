@@ -1,0 +1,42 @@
+"""The composition root: it serves, says where, and stops when told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from controlplane.__main__ import run
+from controlplane.config import ControlPlaneConfig
+from protos.inference import oip_pb2, oip_pb2_grpc
+from protos.orchid.v1 import fleet_pb2, fleet_pb2_grpc
+
+CONFIG = ControlPlaneConfig(listen="127.0.0.1:0")
+
+
+async def test_it_serves_until_it_is_told_to_stop() -> None:
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(CONFIG, ready=address.set_result, stop=stop))
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(await address) as channel:
+        oip = oip_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await oip.ServerLive(oip_pb2.ServerLiveRequest())).live
+        assert not (await oip.ServerReady(oip_pb2.ServerReadyRequest())).ready
+        status = await fleet_pb2_grpc.FleetStub(channel).GetStatus(fleet_pb2.GetStatusRequest())
+        assert status.policy == "orchid"
+        assert not any(status.gauges.values())
+        stop.set()
+        await running
+
+
+async def test_an_address_in_use_ends_the_start() -> None:
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    running = asyncio.create_task(run(CONFIG, ready=address.set_result, stop=stop))
+    async with asyncio.timeout(30):
+        taken = await address
+        with pytest.raises(OSError, match=taken):
+            await run(ControlPlaneConfig(listen=taken), stop=stop)
+        stop.set()
+        await running
