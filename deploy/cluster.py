@@ -19,7 +19,7 @@ from typing import Any
 from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.process import Child, ChildSpec
 from deploy.restart import RestartPolicy, next_delay
-from deploy.services import worker_models
+from deploy.services import served_models, worker_config
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
 
 _POLL_S = 0.05
@@ -110,7 +110,7 @@ class LocalCluster:
         does not come up.
         """
         env = {**os.environ, **self.spec.env}
-        self._models = worker_models(self.spec.config, env, self._worker_overrides())
+        self._models = served_models(worker_config(self.spec.config, env, self._worker_overrides()))
         self._state.acquire()
         try:
             self._stopping.clear()

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deploy.config import load_config
+from deploy.config import ConfigError, load_config
+from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
+
+if TYPE_CHECKING:
+    from worker.config import WorkerConfig
 
 SERVICES = ("controlplane", "worker")
 
 
-def worker_models(
+def worker_config(
     config: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
-) -> frozenset[str]:
-    """The models a worker with these settings serves; raises ConfigError."""
+) -> WorkerConfig:
+    """The settings a worker would start with; raises ConfigError."""
     from worker.config import WorkerConfig
 
-    chosen = load_config(WorkerConfig, "worker", config, env, overrides)
-    if chosen.models:
-        return frozenset(chosen.models)
-    return frozenset(path.parent.name for path in chosen.repository.glob("*/manifest.json"))
+    return load_config(WorkerConfig, "worker", config, env, overrides)
+
+
+def served_models(config: WorkerConfig) -> frozenset[str]:
+    """Names of the models that a worker with these settings serves."""
+    if config.models:
+        return frozenset(config.models)
+    return frozenset(path.parent.name for path in config.repository.glob("*/manifest.json"))
 
 
 def serve(
@@ -33,8 +41,9 @@ def serve(
 ) -> None:
     """Runs "controlplane" or "worker" until a signal ends it.
 
-    `ready` is called once with the address that was bound. Raises ConfigError, and
-    SystemExit(1) when the service cannot start.
+    `ready` is called once with the address that was bound. Raises ConfigError (also for
+    more threads than there are granted cores), and SystemExit(1) when the service cannot
+    start.
     """
     if service == "controlplane":
         from controlplane.__main__ import main as run_controlplane
@@ -44,6 +53,10 @@ def serve(
         run_controlplane(chosen, ready=ready)
     else:
         from worker.__main__ import main as run_worker
-        from worker.config import WorkerConfig
 
-        run_worker(load_config(WorkerConfig, service, config, env, overrides), ready=ready)
+        settings = worker_config(config, env, overrides)
+        try:
+            check_threads(read_cpu_plan(), 1, settings.intra_op_threads)
+        except OversubscribedError as error:
+            raise ConfigError(f"worker.intra_op_threads: {error}") from None
+        run_worker(settings, ready=ready)

@@ -50,25 +50,32 @@ def up(
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
     from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
+    from deploy.services import served_models, worker_config
     from deploy.state import AlreadyRunningError
 
     plan = read_cpu_plan()
-    count = workers or plan.cores
-    if not oversubscribe:
-        try:
-            check_threads(plan, count, 1)
-        except OversubscribedError as error:
-            fail(str(error), "--oversubscribe starts them all the same")
-    root = repository or Path(os.environ.get("ORCHID_REPOSITORY", "models"))
-    if not any(root.glob("*/manifest.json")):
-        fail(f"no models in {root}", "orchid models build (or --small) makes the default model")
+    try:
+        given = {"repository": repository} if repository is not None else {}
+        settings = worker_config(config, os.environ, given)
+        count = workers or max(1, plan.cores // settings.intra_op_threads)
+        if not oversubscribe:
+            check_threads(plan, count, settings.intra_op_threads)
+    except ConfigError as error:
+        fail(str(error))
+    except OversubscribedError as error:
+        fail(str(error), "--oversubscribe starts them all the same")
+    if not served_models(settings):
+        fail(
+            f"no models in {settings.repository}",
+            "orchid models build (or --small) makes the default model",
+        )
     spec = ClusterSpec(
         workers=count,
         directory=state,
         config=config,
         listen=listen,
         policy=policy,
-        repository=root,
+        repository=repository,
         supervise=True,
     )
     try:
