@@ -19,7 +19,6 @@ from worker.rpc.convert import batch_from, output_bytes, write_batch_result
 from worker.telemetry import Tracing
 from worker.watchdog import Watchdog
 
-
 # Answered batches that may wait for a caller that does not read, before its input waits too.
 _MOST_UNREAD = 1024
 
