@@ -71,7 +71,8 @@ class ControlPlaneConfig:
     """Everything the control plane can be told.
 
     `reserve_fraction` is the share of a deadline that waiting work may take before
-    upgrades stop; `confidence_z` the standard deviations kept free at dispatch (1.645
+    upgrades stop, at moderate load (it is larger with much room and smaller near
+    capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
     is P(on time) >= 0.95); `prefetch` the most batches a worker may hold besides the
     running one; `max_batch` the most requests in one run. `default_deadline_ms` is for
     requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.

@@ -11,7 +11,14 @@ from typing import Protocol
 
 from controlplane.policy.admission import Admission, Bounds, Load, admit
 from controlplane.policy.records import Decision
-from controlplane.policy.selector import Estimate, Reason, Situation, fixed, late_binding
+from controlplane.policy.selector import (
+    Estimate,
+    Reason,
+    Situation,
+    fixed,
+    late_binding,
+    reserve_share,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,8 @@ class Orchid:
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """The design's rule for the head of the queue."""
-        return late_binding(estimates, situation, z=self.confidence_z, reserve=self.reserve)
+        reserve = reserve_share(self.reserve, situation.utilisation)
+        return late_binding(estimates, situation, z=self.confidence_z, reserve=reserve)
 
 
 @dataclass(frozen=True, slots=True)

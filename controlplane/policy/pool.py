@@ -12,6 +12,7 @@ from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.ledgers import BusyWork, QueuedWork
 from controlplane.policy.policies import Arrival, Policy
+from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
 from controlplane.policy.selector import Estimate, Situation
@@ -86,6 +87,7 @@ class Pool:
         self.live = 0
         self.idle = 0
         self.busy = BusyWork()
+        self.demand = Demand()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
         self._settings = settings
@@ -122,12 +124,14 @@ class Pool:
         An admission may narrow `request.eligible`.
         """
         nominal = self._nominal(request)
+        estimates = self._estimates(request.eligible, nominal, -1)
+        self.demand.arrive(min(estimate.predicted_ns for estimate in estimates), now_ns)
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
                 slack_ns=request.deadline_ns - now_ns - int(trip_ns),
                 eligible=request.eligible,
-                estimates=self._estimates(request.eligible, nominal, -1),
+                estimates=estimates,
                 nominal_ns=nominal,
                 load=self._load(request.deadline_ns, now_ns),
                 bounds=self._settings.bounds,
@@ -308,6 +312,7 @@ class Pool:
             hopeful_ns=min(fastest_ns, entry.fastest_ns),
             start_ns=taker.start_ns,
             start_spread_ns=taker.start_spread_ns,
+            utilisation=self.demand.workers(now_ns) / max(1, self.live),
         )
 
     def _load(self, deadline_ns: int, now_ns: int) -> Load:

@@ -9,6 +9,11 @@ from typing import NamedTuple
 from controlplane.policy.margins import lucky_ns, needed_ns
 from controlplane.policy.records import Decision, DecisionKind
 
+# Chosen by simulation; see docs/decisions/0012-reserve-follows-load.md.
+_RESERVE_ROOM = 0.25
+_RESERVE_CUT = 0.2
+_RESERVE_SLOPE = 0.45
+
 
 class Reason:
     """Stable words for why a decision was taken; they go to provenance and traces."""
@@ -43,6 +48,7 @@ class Situation:
     worker can start it, with standard deviation `start_spread_ns`; `busy_ns` the residual
     of all runs; `queued_ns` the corrected work waiting, each on its fastest variant,
     without the head; `waiting` how many wait behind the head; `workers` the live ones.
+    `utilisation` is the share of the live workers that arrivals take at least.
     `hopeful_ns` is the head's fastest service by profile or correction, whichever is
     less: without completions a correction cannot heal, so the last chance trusts both.
     """
@@ -56,12 +62,24 @@ class Situation:
     hopeful_ns: float
     start_ns: float = 0.0
     start_spread_ns: float = 0.0
+    utilisation: float = 0.0
 
 
 def work_ns(estimate: Estimate, situation: Situation) -> float:
     """`W_k = (Σ_busy max(p - elapsed, 0.05 p) + Σ_queued p_f + p_k) / workers`."""
     ahead = situation.busy_ns + situation.queued_ns + estimate.predicted_ns
     return ahead / max(1, situation.workers)
+
+
+def reserve_share(base: float, utilisation: float) -> float:
+    """Share of a deadline that work may take before upgrades stop.
+
+    `clip(base + 0.25 - 0.45 u, base - 0.2, base + 0.25)` for the utilisation u that no
+    choice can avoid: with most of the workers free an upgrade that turns out badly is
+    soon made good, near capacity it never is. `base` is what holds at u = 0.56.
+    """
+    share = base + _RESERVE_ROOM - _RESERVE_SLOPE * utilisation
+    return min(1.0, base + _RESERVE_ROOM, max(share, base - _RESERVE_CUT, 0.0))
 
 
 def late_binding(

@@ -60,7 +60,7 @@ def test_the_variant_is_chosen_when_a_worker_frees_not_before() -> None:
     admit(made, request(40), request(60))
     first = step(made, 0)
     assert made.next_step(0) is None
-    admit(made, *(request(60) for _ in range(4)))
+    admit(made, *(request(60) for _ in range(8)))
     end(made, first, 10)
     assert step(made, 10).candidate.name == "fast"
 
@@ -211,7 +211,7 @@ def test_pools_that_share_a_worker_take_turns_by_deadline() -> None:
     made.set_pool("other", TABLE)
     every = frozenset(TABLE.numbers)
     made.set_worker(1, {MODEL: every, "other": every}, 0)
-    admit(made, request(100), request(35, model="other"))
+    admit(made, request(100), request(22, model="other"))
     first = step(made, 0)
     assert first.pool.model == "other"
     assert first.candidate.name == "fast", "the other queue's work stands in the reserve too"

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from controlplane.policy.records import Decision, DecisionKind
-from controlplane.policy.selector import Estimate, Reason, Situation, fixed, late_binding, work_ns
+from controlplane.policy.selector import (
+    Estimate,
+    Reason,
+    Situation,
+    fixed,
+    late_binding,
+    reserve_share,
+    work_ns,
+)
 
 BEST = Estimate(variant=0, predicted_ns=10.0, sigma=0.1)
 FAST = Estimate(variant=1, predicted_ns=4.0, sigma=0.1)
@@ -40,6 +48,15 @@ def test_the_reserve_is_a_share_of_the_deadline_for_all_workers_together() -> No
     assert (full.variant, full.reason) == (1, Reason.FASTEST_UNDER_LOAD)
     assert full.approximation
     assert decide(replace(CALM, queued_ns=11.0, waiting=3, workers=2)).variant == 0
+
+
+def test_the_reserve_grows_with_room_and_shrinks_near_capacity() -> None:
+    assert reserve_share(0.35, 0.0) == pytest.approx(0.6)
+    assert reserve_share(0.35, 0.25 / 0.45) == pytest.approx(0.35)
+    assert reserve_share(0.35, 0.8) == pytest.approx(0.24)
+    assert reserve_share(0.35, 5.0) == pytest.approx(0.15)
+    assert reserve_share(0.1, 5.0) == 0.0
+    assert reserve_share(0.9, 0.0) == 1.0
 
 
 def test_running_work_counts_like_queued_work() -> None:
