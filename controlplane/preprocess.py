@@ -2,7 +2,7 @@
 
 Admission needs the token count, so tokenising cannot wait for a worker. Short texts are
 encoded on the event loop itself: handing them to a thread costs more than the encoding
-(docs/decisions/0201-tokenise-short-texts-inline.md).
+(docs/decisions/0010-tokenise-short-texts-inline.md).
 """
 
 from __future__ import annotations
