@@ -148,6 +148,26 @@ def overhead(
 
 
 @app.command()
+def engine(
+    rounds: Annotated[int, typer.Option(min=1, help="Medians are over this many.")] = 7,
+    seed: Annotated[int, typer.Option(help="Seed of weights and token ids.")] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Compare the engine with the machine's multiply-add rate, padding, and the stock session.
+
+    Builds an encoder of random weights (no download) and runs it on one thread.
+    """
+    from rich.console import Console
+
+    from bench.engine import EngineSettings, run_engine
+
+    with Console().status("starting") as status:
+        report = run_engine(EngineSettings(rounds=rounds, seed=seed), status.update)
+    _print_summary(report)
+    _finish(report, json)
+
+
+@app.command()
 def decision(
     queued: Annotated[int, typer.Option(min=1, help="Requests waiting while it decides.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of lengths and deadlines.")] = 1,
