@@ -379,7 +379,11 @@ class LocalCluster:
                 overrides = {**member.spec.overrides, "listen": self._address}
                 member.spec = replace(member.spec, overrides=overrides)
             member.child.wait(0)
-            member.child = Child(member.spec)
+            try:
+                member.child = Child(member.spec)
+            except OSError as error:
+                # No process or descriptor to be had now: the same backoff goes on.
+                self._enter("ready", f"{member.spec.name} cannot be started: {error}")
             self._record()
 
 

@@ -31,13 +31,13 @@ def start_cluster(tmp_path: Path, repository: Path) -> Iterator[StartCluster]:
     with ExitStack() as stack:
 
         def start(workers: int = 1, *, models: tuple[str, ...], **changes: Any) -> LocalCluster:
+            settings = {"repository": repository, **changes}
             spec = ClusterSpec(
                 workers=workers,
                 directory=tmp_path / "cluster",
                 listen="127.0.0.1:0",
-                repository=repository,
                 models=models,
-                **changes,
+                **settings,
             )
             cluster = stack.enter_context(LocalCluster(spec))
             cluster.wait_ready(timeout_s=60)
