@@ -31,12 +31,12 @@ class Bounds:
 class Load:
     """What stands before a newcomer; times in ns.
 
-    `ahead_ns` is the corrected work that comes before it (residual of runs plus queued
-    requests that are due earlier), `total_ns` all of it, `queued` the waiting requests,
-    `workers` the live ones, `idle` those of them that have nothing to do.
+    `wait_ns` is when a worker will be free for it, after the runs and the queued requests
+    that are due earlier; `total_ns` is the corrected work queued, `queued` the waiting
+    requests, `workers` the live ones, `idle` those of them that have nothing to do.
     """
 
-    ahead_ns: float
+    wait_ns: float
     total_ns: float
     queued: int
     workers: int
@@ -80,7 +80,7 @@ def admit(
         return Admission(False, Refusal.EXPIRED, (), 0.0, 0)
     if load.workers < 1:
         return Admission(False, Refusal.NO_WORKER, (), 0.0, 0)
-    done = completion_ns(service_ns, sigma, z, load.ahead_ns, load.workers)
+    done = completion_ns(service_ns, sigma, z, load.wait_ns, load.workers)
     if load.queued >= bounds.max_items:
         return Admission(False, Refusal.QUEUE_FULL, (), done, _drain_ms(load.total_ns, load))
     over = load.total_ns + service_ns - bounds.max_work_ns * load.workers

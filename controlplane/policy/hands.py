@@ -51,12 +51,14 @@ class Slot:
     """One worker: the pools it serves, with its ready variants as bit masks, and its flights.
 
     The first flight runs, the others wait at the worker; `waiting_ns` is what they take.
+    `free_ns` is when all should be done, as its pools have been told, -1 for nothing.
     """
 
     number: int
     masks: dict[Pool, int] = field(default_factory=dict)
     flights: deque[Flight] = field(default_factory=deque)
     waiting_ns: int = 0
+    free_ns: int = -1
     trusted: bool = True
     version: int = 0
 
@@ -228,7 +230,12 @@ class Hands:
         self._unlist(slot)
         if not slot.trusted:
             return
-        if not slot.flights:
+        if slot.flights:
+            first = slot.flights[0]
+            slot.free_ns = first.started_ns + first.predicted_ns + slot.waiting_ns
+            for pool in slot.masks:
+                pool.free_times.add(slot.free_ns)
+        else:
             for pool in slot.masks:
                 self._idle[pool][slot.number] = slot
                 pool.idle = len(self._idle[pool])
@@ -253,6 +260,9 @@ class Hands:
             self._open[pool].pop(slot.number, None)
             if self._idle[pool].pop(slot.number, None) is not None:
                 pool.idle = len(self._idle[pool])
+            if slot.free_ns >= 0:
+                pool.free_times.remove(slot.free_ns)
+        slot.free_ns = -1
 
     def _sweep(self) -> None:
         slots = self._slots

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 
 # 8,192 slots of about 2.1 ms: deadlines up to 17 s ahead are told apart.
 _SLOT_BITS = 21
 _SLOTS = 1 << 13
 _MASK = _SLOTS - 1
+
+# With more workers than this the mean residual is as good as each one.
+_MOST_LEVELS = 64
 
 # An overdue run is taken to need this share of its prediction more.
 OVERDUE_SHARE = 0.05
@@ -133,6 +137,54 @@ class BusyWork:
                 self._overdue_sum += share
         shrinking = self._shrinking_ends - len(self._running) * now_ns
         return self._waiting + shrinking + self._overdue_sum
+
+
+class FreeTimes:
+    """When the busy workers of a pool will have done what they hold, as times in order.
+
+    The wait of a newcomer is the level to which the work queued before it fills the
+    workers, each of which is already filled to its own free time.
+    """
+
+    __slots__ = ("_sum", "_times")
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._sum = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, free_ns: int) -> None:
+        """A worker got something to do."""
+        insort(self._times, free_ns)
+        self._sum += free_ns
+
+    def remove(self, free_ns: int) -> None:
+        """The time of a worker changed or it became idle."""
+        del self._times[bisect_left(self._times, free_ns)]
+        self._sum -= free_ns
+
+    def wait_ns(self, queued_ns: float, workers: int, now_ns: int) -> float:
+        """The level w with `Σ_i max(0, w - r_i) = queued` over all workers' residuals r_i.
+
+        Without queued work that is the least residual; with much, `(Σ r + queued) / c`.
+        """
+        times = self._times
+        if not times or workers < 1:
+            return queued_ns / max(1, workers)
+        count = workers - len(times)
+        everything = (queued_ns + self._sum - len(times) * now_ns) / workers
+        if everything >= times[-1] - now_ns:
+            return max(0.0, everything)
+        filled = queued_ns
+        for time in times[:_MOST_LEVELS]:
+            residual = max(0, time - now_ns)
+            if count and filled <= residual * count:
+                return filled / count
+            count += 1
+            filled += residual
+        return max(0.0, everything) if len(times) > _MOST_LEVELS else filled / count
 
 
 def remaining_ns(predicted_ns: int, started_ns: int, now_ns: int) -> int:

@@ -26,15 +26,12 @@ def lucky_ns(predicted_ns: float, sigma: float) -> float:
     return predicted_ns * max(0.0, 1.0 - LAST_CHANCE_Z * sigma)
 
 
-def completion_ns(
-    service_ns: float, sigma: float, z: float, ahead_ns: float, workers: int
-) -> float:
-    """When a newcomer behind queued work is done, with z standard deviations to spare.
+def completion_ns(service_ns: float, sigma: float, z: float, wait_ns: float, workers: int) -> float:
+    """When a newcomer is done after a wait, with z standard deviations to spare.
 
-    The wait is `A / c` for work A ahead on c workers. A consists of about `A / p` services
-    with standard deviation `sigma p` each, shared by c workers, so the wait's variance is
-    `(A / p) (sigma p / c)²`, and
-    `completion = A / c + p + z sigma sqrt(p² + A p / c²)`.
+    A wait w on c workers is made of about `c w / p` services with standard deviation
+    `sigma p` each, shared by c workers, so its variance is `(c w / p) (sigma p / c)²`, and
+    `completion = w + p + z sigma sqrt(p² + w p / c)`.
     """
-    wait = ahead_ns / workers
-    return wait + service_ns + z * sigma * math.sqrt(service_ns * (service_ns + wait / workers))
+    variance = service_ns * (service_ns + wait_ns / workers)
+    return wait_ns + service_ns + z * sigma * math.sqrt(variance)

@@ -10,7 +10,7 @@ from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Bounds, Load
 from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
-from controlplane.policy.ledgers import BusyWork, QueuedWork
+from controlplane.policy.ledgers import BusyWork, FreeTimes, QueuedWork
 from controlplane.policy.policies import Arrival, Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
@@ -87,6 +87,7 @@ class Pool:
         self.live = 0
         self.idle = 0
         self.busy = BusyWork()
+        self.free_times = FreeTimes()
         self.demand = Demand()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
@@ -316,15 +317,13 @@ class Pool:
         )
 
     def _load(self, deadline_ns: int, now_ns: int) -> Load:
-        residual = self.busy.residual_ns(now_ns)
         queued = self.queued_work_ns()
         ahead = queued
         if self.policy.by_deadline and self._work.total:
-            share = self._work.due_by(deadline_ns, now_ns) / self._work.total
-            own = self.own_work_ns()
-            ahead = queued - own * (1.0 - share)
+            later = 1.0 - self._work.due_by(deadline_ns, now_ns) / self._work.total
+            ahead -= self.own_work_ns() * later
         return Load(
-            ahead_ns=residual + ahead,
+            wait_ns=self.free_times.wait_ns(ahead, self.live, now_ns),
             total_ns=queued,
             queued=len(self._queue),
             workers=self.live,

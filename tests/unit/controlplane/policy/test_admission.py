@@ -7,7 +7,7 @@ from controlplane.policy.margins import completion_ns
 
 MS = 1_000_000
 BOUNDS = Bounds(max_items=3, max_work_ns=100 * MS)
-IDLE = Load(ahead_ns=0.0, total_ns=0.0, queued=0, workers=2, idle=2)
+IDLE = Load(wait_ns=0.0, total_ns=0.0, queued=0, workers=2, idle=2)
 
 
 def ask(
@@ -31,9 +31,9 @@ def ask(
     )
 
 
-def busy(ahead_ms: float, queued: int = 1, total_ms: float | None = None) -> Load:
-    total = ahead_ms if total_ms is None else total_ms
-    return Load(ahead_ms * MS, total * MS, queued, workers=2, idle=0)
+def busy(wait_ms: float, queued: int = 1, total_ms: float | None = None) -> Load:
+    total = 2 * wait_ms if total_ms is None else total_ms
+    return Load(wait_ms * MS, total * MS, queued, workers=2, idle=0)
 
 
 def test_an_idle_pool_admits() -> None:
@@ -44,16 +44,16 @@ def test_an_idle_pool_admits() -> None:
 
 
 def test_completion_is_wait_plus_service_plus_margin() -> None:
-    assert completion_ns(4.0, 0.0, 1.645, 40.0, 2) == 24.0
+    assert completion_ns(4.0, 0.0, 1.645, 20.0, 2) == 24.0
     spread = 0.1 * (4.0 * (4.0 + 20.0 / 2)) ** 0.5
-    assert completion_ns(4.0, 0.1, 2.0, 40.0, 2) == pytest.approx(24.0 + 2.0 * spread)
+    assert completion_ns(4.0, 0.1, 2.0, 20.0, 2) == pytest.approx(24.0 + 2.0 * spread)
 
 
 def test_what_cannot_be_on_time_behind_the_work_ahead_is_refused_at_once() -> None:
-    assert ask(busy(48.0), sigma=0.0).admitted
-    refused = ask(busy(60.0), sigma=0.0)
+    assert ask(busy(26.0), sigma=0.0).admitted
+    refused = ask(busy(30.0), sigma=0.0)
     assert refused.reason == Refusal.BEHIND_WORK
-    # 60 / 2 + 4 = 34 ms against 30: four ms have to drain first.
+    # 30 + 4 = 34 ms against 30: four ms have to drain first.
     assert refused.retry_after_ms == 4
 
 

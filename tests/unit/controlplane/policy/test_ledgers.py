@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.policy.ledgers import OVERDUE_SHARE, BusyWork, QueuedWork, remaining_ns
+from controlplane.policy.ledgers import OVERDUE_SHARE, BusyWork, FreeTimes, QueuedWork, remaining_ns
 
 SLOT = 1 << 21
 REQUESTS = st.lists(
@@ -85,3 +85,39 @@ def test_runs_that_wait_on_a_worker_count_in_full() -> None:
 def test_an_overdue_run_keeps_a_share_of_its_prediction() -> None:
     assert remaining_ns(1000, 0, 400) == 600
     assert remaining_ns(1000, 0, 10_000) == int(1000 * OVERDUE_SHARE)
+
+
+@given(
+    st.lists(st.integers(0, 1000), max_size=12),
+    st.integers(0, 5),
+    st.integers(0, 20_000),
+)
+def test_the_wait_is_the_level_to_which_queued_work_fills_the_workers(
+    residuals: list[int], idle: int, queued: int
+) -> None:
+    workers = len(residuals) + idle
+    if not workers:
+        return
+    now = 5000
+    free = FreeTimes()
+    for residual in residuals:
+        free.add(now + residual)
+    level = free.wait_ns(queued, workers, now)
+    everyone = [*residuals, *([0] * idle)]
+    if queued:
+        filled = sum(max(0.0, level - residual) for residual in everyone)
+        assert filled == pytest.approx(queued, abs=1e-6)
+    else:
+        assert level == min(everyone)
+    for residual in residuals:
+        free.remove(now + residual)
+    assert len(free) == 0
+    assert free.wait_ns(30, 3, now) == 10.0
+
+
+def test_overdue_workers_count_as_free() -> None:
+    free = FreeTimes()
+    free.add(100)
+    free.add(900)
+    assert free.wait_ns(0, 2, 500) == 0.0
+    assert free.wait_ns(200, 2, 500) == 200.0
