@@ -27,11 +27,12 @@ def lucky_ns(predicted_ns: float, sigma: float) -> float:
 
 
 def completion_ns(service_ns: float, sigma: float, z: float, wait_ns: float, workers: int) -> float:
-    """When a newcomer is done after a wait, with z standard deviations to spare.
+    """When a newcomer is done after a wait, with z standard deviations to spare for each.
 
     A wait w on c workers is made of about `c w / p` services with standard deviation
     `sigma p` each, shared by c workers, so its variance is `(c w / p) (sigma p / c)²`, and
-    `completion = w + p + z sigma sqrt(p² + w p / c)`.
+    `completion = w + z sigma sqrt(w p / c) + p (1 + z sigma)`. The last term is what the
+    newcomer is held to when its turn comes.
     """
-    variance = service_ns * (service_ns + wait_ns / workers)
-    return wait_ns + service_ns + z * sigma * math.sqrt(variance)
+    wait = wait_ns + z * sigma * math.sqrt(wait_ns * service_ns / workers)
+    return wait + service_ns * (1.0 + z * sigma)

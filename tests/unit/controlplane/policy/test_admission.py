@@ -45,8 +45,8 @@ def test_an_idle_pool_admits() -> None:
 
 def test_completion_is_wait_plus_service_plus_margin() -> None:
     assert completion_ns(4.0, 0.0, 1.645, 20.0, 2) == 24.0
-    spread = 0.1 * (4.0 * (4.0 + 20.0 / 2)) ** 0.5
-    assert completion_ns(4.0, 0.1, 2.0, 20.0, 2) == pytest.approx(24.0 + 2.0 * spread)
+    spread = 0.1 * (20.0 * 4.0 / 2) ** 0.5
+    assert completion_ns(4.0, 0.1, 2.0, 20.0, 2) == pytest.approx(24.0 + 2.0 * spread + 0.8)
 
 
 def test_what_cannot_be_on_time_behind_the_work_ahead_is_refused_at_once() -> None:
