@@ -168,6 +168,7 @@ class FleetServicer:
 
     async def _describe(self, link: _Link) -> None:
         description = await link.client.describe(tokenizers=True)
+        await self._status.preprocessor.prepare(description.tokenizers)
         for sha256, document in description.tokenizers.items():
             self._registry.add_tokenizer(sha256, document)
         link.session.available = description.available

@@ -137,3 +137,15 @@ async def test_a_full_pool_refuses_and_shows_it(
 async def test_the_vocabulary_of_a_tokenizer_is_known(preprocessor: Preprocessor) -> None:
     assert preprocessor.vocabulary(two_tokenizers(), "words") == 3
     assert preprocessor.vocabulary(two_tokenizers(), "third") == 0
+
+
+async def test_a_prepared_tokenizer_needs_no_document_any_more() -> None:
+    """What is slow to build is built before the first text, and once."""
+    elsewhere = Preprocessor(Registry(), threads=1, max_queued=1, now_ns=time.monotonic_ns)
+    documents = {"aa": document("[UNK]", "good"), "bb": document("[UNK]", "film")}
+    await elsewhere.prepare(documents)
+    await elsewhere.prepare(dict.fromkeys(documents, b"never read again"))
+    payload, _ = await elsewhere.tokenize(two_tokenizers(), ["good film"])
+    assert ids(payload.ids["words"]) == [1, 0]
+    assert elsewhere.vocabulary(two_tokenizers(), "other") == 2
+    elsewhere.close()
