@@ -32,7 +32,8 @@ def infer(
 ) -> None:
     """Ask a model about texts, each text one request, all at once.
 
-    Prints label, score, the variant that answered and why it was chosen, and the times.
+    Prints, in the order of the texts, label, score, the variant that answered, the times, and
+    why that variant was chosen.
     Exits with 1 when a request got no answer.
     """
     from deploy.ask import Question, ask
@@ -65,17 +66,19 @@ def _print(replies: list[Reply]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("text", "label", "variant", "why"):
-        table.add_column(heading, overflow="fold" if heading in ("text", "why") else "ellipsis")
-    for heading in ("score", "queue ms", "run ms", "total ms"):
-        table.add_column(heading, justify="right")
+    table = Table(box=None, pad_edge=False, header_style="bold dim")
+    table.add_column("label", no_wrap=True)
+    table.add_column("score", justify="right")
+    table.add_column("variant", no_wrap=True)
+    table.add_column("queue", justify="right")
+    table.add_column("run", justify="right")
+    table.add_column("total ms", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
     for reply in replies:
-        shown = reply.text if len(reply.text) <= 60 else reply.text[:57] + "..."
         if reply.error:
-            table.add_row(shown, f"[red]{reply.code}[/]", "", reply.error)
+            table.add_row(f"[red]{reply.code}[/]", "", "", "", "", "", reply.error)
             continue
         why = reply.reason + (" (approximation)" if reply.approximation else "")
-        times = (f"{ms:.2f}" for ms in (reply.queue_ms, reply.execute_ms, reply.total_ms))
-        table.add_row(shown, reply.label, reply.variant, why, f"{reply.score:.3f}", *times)
+        times = (f"{ms:.1f}" for ms in (reply.queue_ms, reply.execute_ms, reply.total_ms))
+        table.add_row(reply.label, f"{reply.score:.3f}", reply.variant, *times, why)
     Console().print(table, highlight=False)

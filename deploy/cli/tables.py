@@ -20,14 +20,24 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
         f"up {_duration(status.uptime_s)}, {status.resident_bytes >> 20} MiB, "
         f"expired work executed {status.expired_work_executed}"
     )
+    yield Text()
     yield _workers(status)
     for pool in status.pools:
+        yield Text()
         yield _pool_line(pool)
         yield _variants(pool)
 
 
+def _table(*left: str) -> Table:
+    """Narrow columns without lines: fourteen variants shall fit a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold dim")
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
 def _workers(status: FleetStatus) -> Table:
-    table = Table("worker", "state", "address", "engine", title="workers", title_justify="left")
+    table = _table("worker", "state", "address")
     for heading in ("pid", "running", "queued", "completed", "cpu %", "MiB"):
         table.add_column(heading, justify="right")
     for worker in status.workers:
@@ -35,7 +45,6 @@ def _workers(status: FleetStatus) -> Table:
             worker.id,
             Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
             worker.address,
-            f"{worker.engine} {worker.simd}",
             str(worker.pid),
             str(worker.running),
             str(worker.queued),
@@ -57,7 +66,7 @@ def _pool_line(pool: PoolView) -> Text:
 
 
 def _variants(pool: PoolView) -> Table:
-    table = Table("variant")
+    table = _table("variant")
     for heading in ("quality", "p50 ms", "correction", "sigma", "answered"):
         table.add_column(heading, justify="right")
     table.add_column("note", overflow="fold")
