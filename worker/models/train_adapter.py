@@ -271,7 +271,7 @@ def _arguments() -> argparse.Namespace:
         "--teacher", type=Path, help=f"repository with variant {TEACHER}; all but it need one"
     )
     parser.add_argument("--epochs", type=int, help="default: the adapter's own setting")
-    parser.add_argument("--items", type=int, help="train on the first items only")
+    parser.add_argument("--items", type=int, help="train on so many items, drawn at random")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -296,7 +296,11 @@ def main() -> None:
         split: examples(tokenizer, of_split(reviews, split), 512)
         for split in ("validation", "test")
     }
-    chosen = of_split(reviews, "train")[: arguments.items]
+    generator = np.random.default_rng(arguments.seed)
+    chosen = of_split(reviews, "train")
+    if arguments.items:
+        # The file has all positive texts first.
+        chosen = tuple(chosen[row] for row in generator.permutation(len(chosen))[: arguments.items])
     training = examples(tokenizer, chosen, 512)
     if settings.taught:
         log.info("asking %s about %d reviews", TEACHER, len(training.ids))
@@ -306,7 +310,6 @@ def main() -> None:
         settings = Settings(
             settings.rank, settings.learning_rate, arguments.epochs, settings.taught
         )
-    generator = np.random.default_rng(arguments.seed)
     validation = train(student, settings, training, parts["validation"], generator)
     save_file(student.saved(), str(arguments.output))
     result = {
