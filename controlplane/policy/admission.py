@@ -66,27 +66,29 @@ def admit(
     hopeful_ns: float,
     sigma: float,
     slack_ns: int,
+    trip_ns: float,
     load: Load,
     bounds: Bounds,
     z: float,
 ) -> Admission:
     """Decide for one newcomer whose best hope of being on time takes `service_ns`.
 
-    `slack_ns` is what it has left; `hopeful_ns` its service by profile or correction,
-    whichever is less. An idle worker takes whatever still has a chance by the hopeful
-    number: without completions a wrong correction would never heal.
+    `slack_ns` is what it has left, `trip_ns` the way to a worker and back; `hopeful_ns` its
+    service by profile or correction, whichever is less. An idle worker takes whatever
+    still has a chance by the hopeful number: without completions a wrong correction would
+    never heal.
     """
     if slack_ns <= 0:
         return Admission(False, Refusal.EXPIRED, (), 0.0, 0)
     if load.workers < 1:
         return Admission(False, Refusal.NO_WORKER, (), 0.0, 0)
-    done = completion_ns(service_ns, sigma, z, load.wait_ns, load.workers)
+    done = trip_ns + completion_ns(service_ns, sigma, z, load.wait_ns, load.workers)
     if load.queued >= bounds.max_items:
         return Admission(False, Refusal.QUEUE_FULL, (), done, _drain_ms(load.total_ns, load))
     over = load.total_ns + service_ns - bounds.max_work_ns * load.workers
     if over > 0.0 and load.queued:
         return Admission(False, Refusal.WORK_BOUND, (), done, _drain_ms(over, load))
-    if lucky_ns(hopeful_ns, sigma) > slack_ns:
+    if lucky_ns(hopeful_ns, sigma, trip_ns) > slack_ns:
         return Admission(False, Refusal.TOO_SHORT, (), done, 0)
     if done > slack_ns and (load.queued or not load.idle):
         over = (done - slack_ns) * load.workers

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.policy.ledgers import remaining_ns
+from controlplane.policy.margins import USUAL_TRIP_NS
 from controlplane.policy.pool import Pool, Taker
 from controlplane.policy.prefetch import lead_ns, wants_more
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, Request
 
-# A round trip is taken for this until one has been measured.
-_FIRST_TRIP_NS = 1_000_000.0
 _TRIP_GAIN = 0.05
 _LONGEST_TRIP_NS = 50_000_000
 
@@ -85,7 +84,7 @@ class Hands:
     """Keeps each pool's `live`, `idle` and `busy` true to what its workers hold."""
 
     def __init__(self, prefetch: int) -> None:
-        self.trip_ns = _FIRST_TRIP_NS
+        self.trip_ns = USUAL_TRIP_NS
         self.in_flight = 0
         self._prefetch = prefetch
         self._slots: dict[int, Slot] = {}

@@ -6,6 +6,9 @@ import math
 
 # Standard deviations below the prediction at which no chance is left.
 LAST_CHANCE_Z = 3.0
+# A way to a worker and back is taken for this until it is measured, and at most for this
+# where a measurement gone wrong must not silence a pool.
+USUAL_TRIP_NS = 1_000_000.0
 
 
 def needed_ns(
@@ -21,9 +24,12 @@ def needed_ns(
     return start_ns + predicted_ns + z * spread
 
 
-def lucky_ns(predicted_ns: float, sigma: float) -> float:
-    """Service with three standard deviations of luck; above the slack no chance is left."""
-    return predicted_ns * max(0.0, 1.0 - LAST_CHANCE_Z * sigma)
+def lucky_ns(predicted_ns: float, sigma: float, trip_ns: float) -> float:
+    """Trip and service with three standard deviations of luck.
+
+    Above the slack no chance is left.
+    """
+    return min(trip_ns, USUAL_TRIP_NS) + predicted_ns * max(0.0, 1.0 - LAST_CHANCE_Z * sigma)
 
 
 def completion_ns(service_ns: float, sigma: float, z: float, wait_ns: float, workers: int) -> float:

@@ -26,11 +26,12 @@ class Arrival:
     """A newcomer at the door. `eligible` are variant numbers, most accurate first.
 
     `estimates` are their predictions, `nominal_ns` the same without the online correction,
-    `slack_ns` the time until its deadline less what the way there and back takes.
+    `slack_ns` the time until its deadline, `trip_ns` the way to a worker and back.
     """
 
     now_ns: int
     slack_ns: int
+    trip_ns: float
     eligible: tuple[int, ...]
     estimates: Sequence[Estimate]
     nominal_ns: Sequence[int]
@@ -76,6 +77,7 @@ class Orchid:
             hopeful_ns=min(fastest.predicted_ns, arrival.nominal_ns[place]),
             sigma=fastest.sigma,
             slack_ns=arrival.slack_ns,
+            trip_ns=arrival.trip_ns,
             load=arrival.load,
             bounds=arrival.bounds,
             z=self.confidence_z,
@@ -111,6 +113,7 @@ class Fixed:
             hopeful_ns=min(chosen.predicted_ns, arrival.nominal_ns[place]),
             sigma=chosen.sigma,
             slack_ns=arrival.slack_ns,
+            trip_ns=arrival.trip_ns,
             load=arrival.load,
             bounds=arrival.bounds,
             z=0.0,

@@ -130,7 +130,8 @@ class Pool:
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
-                slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+                slack_ns=request.deadline_ns - now_ns,
+                trip_ns=trip_ns,
                 eligible=request.eligible,
                 estimates=estimates,
                 nominal_ns=nominal,
@@ -304,7 +305,7 @@ class Pool:
         request = entry.request
         fastest_ns = entry.fastest_ns * self.corrections.factors[entry.fastest]
         return Situation(
-            slack_ns=request.deadline_ns - now_ns - int(trip_ns),
+            slack_ns=request.deadline_ns - now_ns,
             deadline_ns=request.deadline_ns - request.arrived_ns,
             busy_ns=self.busy.residual_ns(now_ns),
             queued_ns=max(0.0, self.queued_work_ns() - fastest_ns),
@@ -313,6 +314,7 @@ class Pool:
             hopeful_ns=min(fastest_ns, entry.fastest_ns),
             start_ns=taker.start_ns,
             start_spread_ns=taker.start_spread_ns,
+            trip_ns=trip_ns,
             utilisation=self.demand.workers(now_ns) / max(1, self.live),
         )
 

@@ -43,8 +43,8 @@ class Estimate(NamedTuple):
 class Situation:
     """Everything a choice for the head of a queue rests on; times in ns.
 
-    `slack_ns` is the time until the deadline less what the way there and back takes;
-    `deadline_ns` the whole time the request was given; `start_ns` how long until the
+    `slack_ns` is the time until the deadline, `deadline_ns` the whole time the request was
+    given; `trip_ns` is the way to the worker and back; `start_ns` how long until the
     worker can start it, with standard deviation `start_spread_ns`; `busy_ns` the residual
     of all runs; `queued_ns` the corrected work waiting, each on its fastest variant,
     without the head; `waiting` how many wait behind the head; `workers` the live ones.
@@ -62,6 +62,7 @@ class Situation:
     hopeful_ns: float
     start_ns: float = 0.0
     start_spread_ns: float = 0.0
+    trip_ns: float = 0.0
     utilisation: float = 0.0
 
 
@@ -131,14 +132,15 @@ def _on_time(estimate: Estimate, situation: Situation, z: float) -> bool:
         estimate.predicted_ns,
         estimate.sigma,
         z,
-        situation.start_ns,
+        situation.trip_ns + situation.start_ns,
         situation.start_spread_ns,
     )
     return needed <= situation.slack_ns
 
 
 def _has_chance(situation: Situation, sigma: float) -> bool:
-    return situation.start_ns + lucky_ns(situation.hopeful_ns, sigma) <= situation.slack_ns
+    lucky = lucky_ns(situation.hopeful_ns, sigma, situation.trip_ns)
+    return situation.start_ns + lucky <= situation.slack_ns
 
 
 def _predicted(estimate: Estimate) -> float:

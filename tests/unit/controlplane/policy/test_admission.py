@@ -18,6 +18,7 @@ def ask(
     hopeful_ms: float | None = None,
     sigma: float = 0.1,
     z: float = 1.645,
+    trip_ms: float = 0.0,
 ) -> Admission:
     return admit(
         (0, 1),
@@ -25,6 +26,7 @@ def ask(
         hopeful_ns=(service_ms if hopeful_ms is None else hopeful_ms) * MS,
         sigma=sigma,
         slack_ns=int(slack_ms * MS),
+        trip_ns=trip_ms * MS,
         load=load,
         bounds=BOUNDS,
         z=z,
@@ -79,6 +81,13 @@ def test_a_deadline_below_the_service_is_no_matter_of_retrying() -> None:
 def test_an_idle_worker_tries_what_only_a_wrong_correction_forbids() -> None:
     assert ask(service_ms=4000.0, hopeful_ms=4.0).admitted
     assert ask(busy(4000.0), service_ms=4000.0, hopeful_ms=4.0).reason != ""
+
+
+def test_the_way_there_and_back_takes_its_time_but_cannot_silence_a_pool() -> None:
+    assert ask(busy(20.0), trip_ms=4.0).admitted
+    assert ask(busy(20.0), trip_ms=5.0).reason == Refusal.BEHIND_WORK
+    assert ask(trip_ms=500.0).admitted
+    assert ask(slack_ms=3.7, trip_ms=500.0).reason == Refusal.TOO_SHORT
 
 
 @pytest.mark.parametrize("slack_ms", [0.0, -5.0])

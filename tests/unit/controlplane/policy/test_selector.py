@@ -120,6 +120,14 @@ def test_a_late_start_takes_from_the_slack_and_adds_its_own_doubt() -> None:
     assert decide(replace(CALM, slack_ns=16, start_ns=4.0, start_spread_ns=2.0)).variant == 1
 
 
+def test_the_trip_takes_from_the_slack_but_not_from_the_last_chance() -> None:
+    assert decide(replace(CALM, slack_ns=16, trip_ns=4.0)).variant == 0
+    assert decide(replace(CALM, slack_ns=15, trip_ns=4.0)).variant == 1
+    far = replace(CALM, slack_ns=2_000_000, trip_ns=9e6)
+    assert decide(far).reason == Reason.LAST_CHANCE
+    assert decide(replace(far, slack_ns=900_000)).kind is DecisionKind.DROP
+
+
 def test_a_single_choice_is_called_so_and_is_no_approximation() -> None:
     decision = decide(replace(CALM, queued_ns=100.0, waiting=9), (BEST,))
     assert (decision.variant, decision.reason) == (0, Reason.ONLY_ELIGIBLE)
