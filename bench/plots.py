@@ -30,12 +30,14 @@ def plot_sweep(report: Report, path: Path) -> None:
     deadline = report.settings.get("deadline_ms")
     if deadline:
         axes[1][0].axhline(deadline, color="0.5", linestyle=":", label="deadline")
-    _mix(axes[1][1], [p for p in report.points if p["policy"] == policies[0]])
+    mine = [p for p in report.points if p["policy"] == policies[0]]
+    _mix(axes[1][1], mine, report.settings.get("by_quality", ()), pyplot.get_cmap("viridis"))
     axes[1][1].set(title=f"who answers under {policies[0]}", ylabel="% of on-time answers")
     for axis in axes.flat:
         axis.set_xlabel("offered load, multiples of the accurate variant's capacity")
         axis.grid(alpha=0.25)
-        axis.legend(fontsize="small")
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if axis is axes[1][1] else {}
+        axis.legend(fontsize="small", **outside)
     facts = (
         f"{report.host.cpu_model}, {report.host.cores_granted:g} cores, commit {report.commit[:10]}"
     )
@@ -64,16 +66,15 @@ def _lines(
     axis.set_ylim(bottom=0)
 
 
-def _mix(axis: Any, points: Sequence[Point]) -> None:
-    """Stacked bars, the variants in the order of their total share."""
-    totals: dict[str, float] = {}
-    for point in points:
-        for name, share in point["variant_share"].items():
-            totals[name] = totals.get(name, 0.0) + share
-    names = sorted((name for name in totals if totals[name] > 0.001), key=lambda n: -totals[n])
+def _mix(axis: Any, points: Sequence[Point], by_quality: Sequence[str], colours: Any) -> None:
+    """Stacked bars, the most accurate variant at the bottom and darkest."""
+    answered = {name for point in points for name, s in point["variant_share"].items() if s > 0.001}
+    names = [name for name in by_quality if name in answered]
+    names += sorted(answered.difference(names))
     floor = [0.0] * len(points)
     labels = [f"{point['load_factor']:g}" for point in points]
-    for name in names:
+    for number, name in enumerate(names):
         shares = [100 * point["variant_share"].get(name, 0.0) for point in points]
-        axis.bar(labels, shares, bottom=floor, label=name, width=0.6)
+        colour = colours(number / max(1, len(names) - 1))
+        axis.bar(labels, shares, bottom=floor, label=name, width=0.6, color=colour)
         floor = [low + share for low, share in zip(floor, shares, strict=True)]
