@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from deploy.cli.model_progress import model_progress
-from deploy.cli.model_tables import build_table, fault_table, list_table, show_tables
 from deploy.cli.output import fail
-from worker.models.manifest import Task
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from worker.models.manifest import Task
 
 app = typer.Typer(
     help="Build, import and inspect the models of a repository.", no_args_is_help=True
@@ -118,6 +119,7 @@ def build(
 @app.command("list")
 def list_(repository: RepositoryOption = None) -> None:
     """List the models of the repository."""
+    from deploy.cli.model_tables import list_table
     from worker.models.repository import list_models
 
     target = _chosen(repository)
@@ -136,6 +138,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as it is.")] = False,
 ) -> None:
     """Show one model: variants, evidence, files, digest."""
+    from deploy.cli.model_tables import show_tables
     from worker.models.manifest import MANIFEST_NAME
     from worker.models.repository import find_model
 
@@ -160,6 +163,7 @@ def verify(
 
     Exits with 1 when a file is missing or changed.
     """
+    from deploy.cli.model_tables import fault_table
     from worker.models.repository import list_models, verify_model
 
     target = _chosen(repository)
@@ -213,6 +217,9 @@ def import_(
     labelled: LabelledOption = None,
 ) -> None:
     """Import finished ONNX files: padded token graphs or any graph of tensors."""
+    from deploy.cli.model_progress import model_progress
+    from deploy.cli.model_tables import show_tables
+
     _needs_extra()
     from worker.models.importer import ImportOptions, import_model
 
@@ -235,6 +242,8 @@ def import_(
 def _build_default(target: Path, small: bool) -> None:
     import time
 
+    from deploy.cli.model_progress import model_progress
+    from deploy.cli.model_tables import build_table
     from worker.models.build import SentimentBuilder
     from worker.models.packages import PackageCache, cache_folder
 
@@ -255,6 +264,8 @@ def _build_checkpoint(
     label: list[str] | None,
     labelled: Path | None,
 ) -> None:
+    from deploy.cli.model_progress import model_progress
+    from deploy.cli.model_tables import show_tables
     from worker.models.local import CheckpointOptions, build_checkpoint
 
     if task == TaskChoice.TENSOR:
@@ -274,6 +285,8 @@ def _build_checkpoint(
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(highlight=False)
 
 
