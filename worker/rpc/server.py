@@ -32,6 +32,9 @@ class WorkerServer:
                 ("grpc.max_send_message_length", max_message_bytes),
                 # Two workers on one port would share its connections at random.
                 ("grpc.so_reuseport", 0),
+                # The control plane's keepalive pings would otherwise count as abuse on an
+                # Execute stream that has been idle for some minutes, and cost the connection.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             )
         )
         worker_pb2_grpc.add_WorkerServicer_to_server(servicer, self._server)
