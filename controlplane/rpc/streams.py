@@ -116,7 +116,7 @@ class Stream(Generic[Extra]):
 
     def _accept(self, message: Any) -> None:
         self._outstanding += 1
-        call = _Call[Extra](self, self._intake.now_ns())
+        call = _Call(self, self._intake.now_ns())
         try:
             if type(message) is Undecodable:
                 raise InvalidRequest(str(message))
