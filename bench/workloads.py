@@ -41,6 +41,29 @@ def workload_for(repository: Path, model: str) -> Workload:
     )
 
 
+def evidence_of(repository: Path, model: str, texts: int) -> dict[str, int]:
+    """Right answers by variant in the manifest's evidence on the model's test texts.
+
+    Raises WorkloadError when a variant has no evidence on exactly so many texts.
+    """
+    from worker.models import dataset, synthetic
+    from worker.models.manifest import load_manifest
+
+    manifest = load_manifest(repository / model)
+    right = {}
+    for variant in manifest.variants:
+        for population in (dataset.POPULATION, synthetic.POPULATION):
+            evidence = variant.evidence(population)
+            if evidence is not None and evidence.n == texts:
+                right[variant.name] = round(evidence.value * evidence.n)
+        if variant.name not in right:
+            raise WorkloadError(
+                f"{model} {variant.name} has no evidence on the {texts} test texts",
+                "orchid models build evaluates every variant",
+            )
+    return right
+
+
 def review_workload() -> Workload:
     """The labelled test reviews of the sentiment model, fetched once and then cached."""
     from worker.models.dataset import of_split, read_reviews

@@ -148,6 +148,60 @@ def overhead(
 
 
 @app.command()
+def accuracy(
+    variants: Annotated[
+        list[str] | None, typer.Argument(help="Variants to check; default: all of them.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model to check.")] = "sentiment",
+    repository: Annotated[
+        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
+    ] = Path("models"),
+    json: JsonOption = None,
+) -> None:
+    """Ask every variant about every test text through the whole path.
+
+    The right answers must be as many as the manifest's evaluation counted; exits with 1
+    when they are not.
+    """
+    import tempfile
+
+    from rich.console import Console
+
+    from bench.accuracy import run_accuracy
+    from bench.workloads import WorkloadError, workload_for
+    from deploy.cluster import ClusterError, ClusterSpec
+    from deploy.cpu_plan import read_cpu_plan
+
+    try:
+        workload = workload_for(repository, model)
+        with tempfile.TemporaryDirectory(prefix="orchid-accuracy-") as state:
+            spec = ClusterSpec(
+                workers=read_cpu_plan().cores,
+                directory=Path(state),
+                listen="127.0.0.1:0",
+                repository=repository,
+                models=(model,),
+            )
+            with Console().status("starting") as status:
+                report = run_accuracy(
+                    spec,
+                    model,
+                    workload,
+                    variants or (),
+                    repository=repository,
+                    notify=lambda name, n, of: status.update(f"{n + 1} of {of}: {name}"),
+                )
+    except WorkloadError as error:
+        fail(str(error), error.remedy)
+    except (ClusterError, ValueError) as error:
+        fail(str(error))
+    _print_summary(report)
+    _finish(report, json)
+    if report.summary["largest_difference"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def engine(
     rounds: Annotated[int, typer.Option(min=1, help="Medians are over this many.")] = 7,
     seed: Annotated[int, typer.Option(help="Seed of weights and token ids.")] = 1,
