@@ -53,7 +53,7 @@ class Members:
         self._members[session.number] = member
         session.heard_ns = self._now_ns()
         self._assign(member)
-        self._watch(member)
+        self._watch(member, session.heard_ns)
 
     def detach(self, session: WorkerSession) -> tuple[Flight, ...]:
         """A worker is gone; returns what it held."""
@@ -118,16 +118,22 @@ class Members:
         if session.state is WorkerState.SUSPECT:
             self._suspected(self._scheduler.flights(session.number))
 
-    def _watch(self, member: _Member) -> None:
-        self._settle(member)
-        session = member.session
+    def _watch(self, member: _Member, due_ns: int) -> None:
+        """Look at a worker when it could have become suspect, and say when to look again."""
         now = self._now_ns()
-        suspect, at_ns = suspicion(
-            self._running(session), session.heard_ns, now, self._report_interval_ms
-        )
-        # A suspect is looked at again after an interval: its run may have been overtaken.
-        delay_ns = self._report_interval_ms * 1_000_000 if suspect else at_ns - now
-        member.watch = self._loop.call_later(max(delay_ns / 1e9, 0.001), self._watch, member)
+        interval_ns = self._report_interval_ms * 1_000_000
+        at_ns = now + interval_ns
+        # A loop that was held up itself has messages of the workers to read first.
+        if now - due_ns <= interval_ns // 2:
+            self._settle(member)
+            session = member.session
+            suspect, limit_ns = suspicion(
+                self._running(session), session.heard_ns, now, self._report_interval_ms
+            )
+            # A suspect is looked at again after an interval: its run may have ended.
+            at_ns = at_ns if suspect else limit_ns
+        delay_s = max((at_ns - now) / 1e9, 0.001)
+        member.watch = self._loop.call_later(delay_s, self._watch, member, at_ns)
 
     def _running(self, session: WorkerSession) -> Flight | None:
         flights = self._scheduler.flights(session.number)

@@ -25,13 +25,14 @@ class Corrections:
     goes to the two in equal (geometric) parts.
     """
 
-    __slots__ = ("_errors", "_own", "_shared", "factors", "sigmas")
+    __slots__ = ("_errors", "_own", "_seen", "_shared", "factors", "sigmas")
 
     def __init__(self, sigmas: Sequence[float]) -> None:
         """`sigmas` are the relative spreads that the profiles measured."""
         self.factors = [1.0] * len(sigmas)
         self._shared = 1.0
         self._own = [1.0] * len(sigmas)
+        self._seen = [False] * len(sigmas)
         self._errors = [_clip(sigma) / SPREAD_PER_ERROR for sigma in sigmas]
         self.sigmas = [_clip(sigma) for sigma in sigmas]
 
@@ -42,17 +43,27 @@ class Corrections:
         half = math.sqrt(1.0 + GAIN * error)
         self._shared *= half
         self._own[variant] *= half
+        self._seen[variant] = True
         shared = self._shared
         self.factors = [shared * own for own in self._own]
         self._errors[variant] += GAIN * (abs(error) - self._errors[variant])
         self.sigmas[variant] = _clip(SPREAD_PER_ERROR * self._errors[variant])
 
-    def carried(self, renumbered: Mapping[int, int], sigmas: Sequence[float]) -> Corrections:
-        """The corrections of a new table; `renumbered` maps its numbers to the old ones."""
+    def carried(
+        self, renumbered: Mapping[int, int], sigmas: Sequence[float], rescale: Sequence[float]
+    ) -> Corrections:
+        """The corrections of a new table; `renumbered` maps its numbers to the old ones.
+
+        `rescale` is old over new nominal service of each variant: what a variant was seen
+        to take stays predicted though its profile changed. A variant that has not run is
+        believed by its new profile.
+        """
         fresh = Corrections(sigmas)
         fresh._shared = self._shared
         for new, old in renumbered.items():
-            fresh._own[new] = self._own[old]
+            seen = self._seen[old]
+            fresh._own[new] = self._own[old] * (rescale[new] if seen else 1.0)
+            fresh._seen[new] = seen
             fresh._errors[new] = self._errors[old]
             fresh.sigmas[new] = self.sigmas[old]
         fresh.factors = [fresh._shared * own for own in fresh._own]

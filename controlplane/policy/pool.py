@@ -15,7 +15,7 @@ from controlplane.policy.policies import Arrival, Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
-from controlplane.policy.selector import Estimate, Situation
+from controlplane.policy.selector import Estimate, Reason, Situation
 
 # How far behind the head a worker looks for a request that its variants can answer.
 _SCAN = 64
@@ -161,16 +161,19 @@ class Pool:
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
-        entry = self._runnable(taker.mask)
-        if entry is None:
-            return None
-        situation = self._situation(entry, taker, now_ns, trip_ns)
-        estimates = self._estimates(entry.request.eligible, entry.nominal_ns, taker.mask)
-        decision = self.policy.decide(estimates, situation)
-        self._remove(entry)
-        if decision.kind is DecisionKind.DROP:
+        for entry in self._runnable(taker.mask):
+            situation = self._situation(entry, taker, now_ns, trip_ns)
+            estimates = self._estimates(entry.request.eligible, entry.nominal_ns, taker.mask)
+            decision = self.policy.decide(estimates, situation)
+            poor = decision.kind is DecisionKind.DROP or decision.reason == Reason.LAST_CHANCE
+            if poor and entry.mask & ~taker.mask and situation.slack_ns > 0:
+                # Another worker has variants that this one lacks; the request is theirs.
+                continue
+            self._remove(entry)
+            if decision.kind is DecisionKind.RUN:
+                return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
             return Choice(decision, None, (entry.request,), 0, (False,))
-        return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
+        return None
 
     def completed(self, candidate: Candidate, nominal_ns: int, measured_ns: int) -> None:
         """A run ended: correct the predictions by what it took."""
@@ -186,7 +189,9 @@ class Pool:
             if c.name in self.table.numbers
         }
         sigmas = [c.profile.sigma for c in table.candidates]
-        self.corrections = self.corrections.carried(renumbered, sigmas)
+        self.corrections = self.corrections.carried(
+            renumbered, sigmas, [self._rescale(candidate) for candidate in table.candidates]
+        )
         queued = sorted((e.request for e in self._queue.items()), key=lambda r: r.id)
         names = [c.name for c in self.table.candidates]
         self.table = table
@@ -211,6 +216,14 @@ class Pool:
         eligible = self.table.eligible(request.klass, request.shapes)
         kept = tuple(k for k in eligible if self.table.candidates[k].name in before)
         return kept or eligible
+
+    def _rescale(self, candidate: Candidate) -> float:
+        """Old over new nominal service of a variant at its reference; 1 for a new variant."""
+        number = self.table.numbers.get(candidate.name)
+        if number is None:
+            return 1.0
+        old, shape = self.table.candidates[number], self.table.reference[candidate.tokenizer]
+        return old.profile.predict(shape) / candidate.profile.predict(shape)
 
     def _with_followers(
         self,
@@ -295,15 +308,25 @@ class Pool:
             yield head
             yield from self._queue.after_head(limit - 1)
 
-    def _runnable(self, mask: int) -> Entry | None:
+    def _runnable(self, mask: int) -> Iterator[Entry]:
+        """The queued requests, in order, that a worker with these variants can answer."""
         head = self._queue.head()
-        if head is None or head.mask & mask:
-            return head
-        return next((e for e in self._queue.after_head(_SCAN) if e.mask & mask), None)
+        if head is None:
+            return
+        if head.mask & mask:
+            yield head
+        for entry in self._queue.after_head(_SCAN):
+            if entry.mask & mask:
+                yield entry
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
         request = entry.request
-        fastest_ns = entry.fastest_ns * self.corrections.factors[entry.fastest]
+        factors = self.corrections.factors
+        fastest_ns = entry.fastest_ns * factors[entry.fastest]
+        hopeful_ns = min(fastest_ns, entry.fastest_ns)
+        if entry.mask & ~taker.mask:
+            here = self._estimates(request.eligible, entry.nominal_ns, taker.mask)
+            hopeful_ns = min(e.predicted_ns / max(1.0, factors[e.variant]) for e in here)
         return Situation(
             slack_ns=request.deadline_ns - now_ns,
             deadline_ns=request.deadline_ns - request.arrived_ns,
@@ -311,7 +334,7 @@ class Pool:
             queued_ns=max(0.0, self.queued_work_ns() - fastest_ns),
             waiting=len(self._queue) - 1,
             workers=self.live,
-            hopeful_ns=min(fastest_ns, entry.fastest_ns),
+            hopeful_ns=hopeful_ns,
             start_ns=taker.start_ns,
             start_spread_ns=taker.start_spread_ns,
             trip_ns=trip_ns,

@@ -13,7 +13,7 @@ from controlplane.dispatcher import Dispatcher
 from controlplane.errors import InvalidRequest
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
 from controlplane.rpc.fleet_status import StatusSource, status_response
-from controlplane.rpc.services import Context
+from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.wire import read_hello, read_load, read_models
 from controlplane.rpc.worker_client import WorkerClient
 from protos.orchid.v1 import fleet_pb2
@@ -97,7 +97,10 @@ class FleetServicer:
             self._leave(link)
             for task in (*streams, *link.tasks):
                 task.cancel()
-            await asyncio.gather(*streams, *link.tasks, return_exceptions=True)
+            ends = await asyncio.gather(*streams, *link.tasks, return_exceptions=True)
+            for end in ends:
+                if isinstance(end, Exception):
+                    log_fault(end)
             await link.client.close()
 
     async def GetStatus(

@@ -331,6 +331,20 @@ async def test_a_silent_worker_is_suspected_and_its_work_runs_elsewhere() -> Non
 
 
 @virtual
+async def test_a_loop_that_was_held_up_suspects_nobody_for_it() -> None:
+    house = House(prefetch=0)
+    worker = house.join()
+    await house.pass_ms(10)
+    # Virtual time jumps as if the process had been stopped; the reports come right after.
+    house.loop.jump(0.5)
+    await house.pass_ms(1)
+    assert worker.session.state.value == "ready"
+    await house.pass_ms(200)
+    assert worker.session.state.value == "ready"
+    house.close()
+
+
+@virtual
 async def test_the_first_answer_wins_when_a_suspect_comes_back() -> None:
     house = House(prefetch=0)
     slow = house.join("slow", change=lambda worker: setattr(worker, "mute", True))

@@ -49,6 +49,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now
 
+    def jump(self, seconds: float) -> None:
+        """Let time pass while nothing runs, as when a process is stopped."""
+        self._virtual.now += seconds
+
     def now_ns(self) -> int:
         """The same time as an integer clock."""
         return round(self._virtual.now * 1e9)

@@ -67,8 +67,17 @@ def test_a_new_table_keeps_what_was_learnt_of_the_variants_that_stay() -> None:
     corrections = Corrections([0.1, 0.1, 0.1])
     for _ in range(30):
         corrections.observe(2, 1.5)
-    carried = corrections.carried({0: 2}, [0.1, 0.2])
+    carried = corrections.carried({0: 2}, [0.1, 0.2], [1.0, 1.0])
     assert carried.factors[0] == pytest.approx(corrections.factors[2])
     assert carried.sigmas[0] == corrections.sigmas[2]
     assert carried.factors[1] == pytest.approx(corrections.factors[0])
     assert carried.sigmas[1] == 0.2
+
+
+def test_a_changed_profile_does_not_unlearn_what_a_variant_takes() -> None:
+    corrections = Corrections([0.1, 0.1])
+    for _ in range(60):
+        corrections.observe(0, 1.5)
+    carried = corrections.carried({0: 0, 1: 1}, [0.1, 0.1], [2.0, 2.0])
+    assert carried.factors[0] == pytest.approx(2.0 * corrections.factors[0])
+    assert carried.factors[1] == pytest.approx(corrections.factors[1])

@@ -172,6 +172,21 @@ def test_a_worker_without_the_needed_variant_leaves_the_request_to_others() -> N
     assert by_worker[1].approximations == (True,)
 
 
+def test_a_request_that_one_worker_is_too_slow_for_is_left_to_another() -> None:
+    made = scheduler(prefetch=0)
+    made.set_worker(1, {MODEL: frozenset({"best"})}, 0)
+    made.set_worker(2, {MODEL: frozenset({"fast"})}, 0)
+    busy, tight, patient = request(8), request(9), request(90)
+    admit(made, busy)
+    first = step(made, 0)
+    assert (first.worker, first.candidate.name) == (2, "fast")
+    admit(made, tight, patient)
+    second = step(made, 0)
+    assert (second.worker, second.requests) == (1, (patient,))
+    end(made, first, 4)
+    assert step(made, 4).requests == (tight,)
+
+
 def test_expired_heads_are_shed_and_the_rest_runs() -> None:
     """Case 4: what has expired is answered, not run first."""
     made = scheduler(prefetch=0)
