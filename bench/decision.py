@@ -19,9 +19,9 @@ from bench.report import Report, host_facts, make_report, write_report
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
 from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
-from controlplane.policy.pool import Settings
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
 from controlplane.policy.records import Request, RequestClass, Shape, TokenPayload
 from controlplane.policy.scheduler import Scheduler

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from opentelemetry.sdk.trace import Span
 
@@ -26,12 +25,15 @@ from controlplane.errors import (
 )
 from controlplane.expiry import Deadlines
 from controlplane.members import Members
+from controlplane.pending import Pending
 from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
-from controlplane.policy.pool import Pool, Settings
+from controlplane.policy.pool import Pool
 from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
+from controlplane.pump import Pump
 from controlplane.registry import ModelInfo, Registry, WorkerSession
 from controlplane.telemetry import Telemetry, traceparent_of
 from controlplane.work import (
@@ -49,29 +51,6 @@ _log = logging.getLogger(__name__)
 _MS = 1_000_000
 # A request that has been with this many workers in vain may be what breaks them.
 _MOST_DISPATCHES = 3
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A request that has been admitted and not ended; `flight` is None while it is queued.
-
-    `others` are earlier flights that may still answer (their worker became suspect).
-    """
-
-    request: Request
-    future: asyncio.Future[Answer]
-    span: Span | None
-    flight: Flight | None = None
-    others: list[Flight] = field(default_factory=list)
-
-    def drop(self, flight: Flight) -> bool:
-        """Forget a flight that ended; True when the request depended on it."""
-        if self.flight is flight:
-            self.flight = None
-            return True
-        if flight in self.others:
-            self.others.remove(flight)
-        return False
 
 
 class Dispatcher:
@@ -104,7 +83,7 @@ class Dispatcher:
         self.counters = Counters()
         self._scheduler = Scheduler(policy, settings)
         self._deadlines = Deadlines(loop, now_ns, self._expire)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
         self._members = Members(
             self._scheduler,
             registry,
@@ -113,10 +92,10 @@ class Dispatcher:
             report_interval_ms=config.report_interval_ms,
             suspected=self._redispatch,
         )
+        self._pump = Pump(
+            self._scheduler, now_ns=now_ns, loop=loop, send=self._send, shed=self._shed
+        )
         self._last_id = 0
-        self._pump_scheduled = False
-        self._wake: asyncio.TimerHandle | None = None
-        self._wake_ns = 0
 
     # --- callers --------------------------------------------------------------------
 
@@ -147,10 +126,10 @@ class Dispatcher:
             self.counters.ended(known, ends.word_of(error))
             self._close_span(span, request, None, error)
             raise
-        pending = _Pending(request, self._loop.create_future(), span)
+        pending = Pending(request, self._loop.create_future(), span)
         self._pending[request.id] = pending
         self._deadlines.add(request.id, request.deadline_ns)
-        self._pump_soon()
+        self._pump.soon()
         return pending.future
 
     def cancel(self, request: Request) -> None:
@@ -166,9 +145,7 @@ class Dispatcher:
         for session in self._members.sessions():
             self.detach(session)
         self._deadlines.close()
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
+        self._pump.close()
 
     # --- views ----------------------------------------------------------------------
 
@@ -202,7 +179,7 @@ class Dispatcher:
     def attach(self, session: WorkerSession, port: WorkerPort) -> None:
         """A worker's stream is open: give it work from now on."""
         self._members.attach(session, port)
-        self._pump_soon()
+        self._pump.soon()
 
     def detach(self, session: WorkerSession) -> None:
         """A worker is gone: what it had is queued again while its slack allows."""
@@ -212,7 +189,7 @@ class Dispatcher:
                 pending = self._pending.get(request.id)
                 if pending is not None and pending.drop(flight):
                     self._again(pending, flight, fault)
-        self._pump_soon()
+        self._pump.soon()
 
     def refresh(self, models: frozenset[str]) -> None:
         """The registry's membership of these models changed."""
@@ -221,7 +198,7 @@ class Dispatcher:
             if membership is not None:
                 self._deploy(membership.model)
         self._members.reassign()
-        self._pump_soon()
+        self._pump.soon()
 
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker."""
@@ -246,7 +223,7 @@ class Dispatcher:
                 self._item(session, flight, place, item, done, now)
         if answered < len(flight.requests):
             self._unanswered(flight)
-        self._pump_soon()
+        self._pump.soon()
 
     def _item(
         self,
@@ -315,30 +292,8 @@ class Dispatcher:
         if not admission.admitted:
             raise ends.refusal(request, admission)
 
-    def _pump_soon(self) -> None:
-        """Pump once for everything that comes in this turn of the loop."""
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pump_scheduled = False
-        now = self._now_ns()
-        while (step := self._scheduler.next_step(now)) is not None:
-            if isinstance(step, Shed):
-                self._fail(self._pending[step.request.id], ends.shed(step))
-            else:
-                self._send(step)
-        wake_ns = self._scheduler.wake_ns()
-        if wake_ns is not None and (self._wake is None or wake_ns < self._wake_ns):
-            if self._wake is not None:
-                self._wake.cancel()
-            self._wake_ns = wake_ns
-            self._wake = self._loop.call_later(max((wake_ns - now) / 1e9, 0.001), self._woken)
-
-    def _woken(self) -> None:
-        self._wake = None
-        self._pump()
+    def _shed(self, step: Shed) -> None:
+        self._fail(self._pending[step.request.id], ends.shed(step))
 
     def _send(self, flight: Flight) -> None:
         for request in flight.requests:
@@ -381,7 +336,7 @@ class Dispatcher:
 
     # --- endings --------------------------------------------------------------------
 
-    def _end(self, pending: _Pending) -> None:
+    def _end(self, pending: Pending) -> None:
         """Take a request out of everything; runs that nobody waits for are cancelled."""
         request = pending.request
         del self._pending[request.id]
@@ -393,7 +348,7 @@ class Dispatcher:
         for flight in pending.others:
             self._cancel_run(flight, request)
 
-    def _fail(self, pending: _Pending, error: ControlPlaneError) -> None:
+    def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
         self.counters.ended(pending.request.model, ends.word_of(error))
         if not pending.future.done():
@@ -407,7 +362,7 @@ class Dispatcher:
         if pending is not None:
             self._fail(pending, ends.expired(pending.request))
 
-    def _again(self, pending: _Pending, flight: Flight, error: ControlPlaneError) -> None:
+    def _again(self, pending: Pending, flight: Flight, error: ControlPlaneError) -> None:
         """Queue a request of a failed flight again, or end it with what went wrong."""
         request = pending.request
         if request.deadline_ns <= self._now_ns():
@@ -421,7 +376,7 @@ class Dispatcher:
                 queued = False
             if queued:
                 self.counters.redispatched += 1
-                self._pump_soon()
+                self._pump.soon()
             elif not pending.others:
                 self._fail(pending, error)
 

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from controlplane.policy.entries import Taker
 from controlplane.policy.ledgers import remaining_ns
 from controlplane.policy.margins import USUAL_TRIP_NS
-from controlplane.policy.pool import Pool, Taker
+from controlplane.policy.pool import Pool
 from controlplane.policy.prefetch import lead_ns, wants_more
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, Request

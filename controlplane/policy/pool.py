@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
-from controlplane.policy.admission import Admission, Bounds, Load
+from controlplane.policy.admission import Admission, Load
 from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
+from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.ledgers import BusyWork, FreeTimes, QueuedWork
 from controlplane.policy.policies import Arrival, Policy
 from controlplane.policy.pressure import Demand
@@ -19,61 +20,6 @@ from controlplane.policy.selector import Estimate, Reason, Situation
 
 # How far behind the head a worker looks for a request that its variants can answer.
 _SCAN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`."""
-
-    bounds: Bounds
-    confidence_z: float = 1.645
-    reserve: float = 0.35
-    prefetch: int = 1
-    max_batch: int = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A queued request with its nominal predictions, parallel to `request.eligible`.
-
-    `mask` holds the eligible variants as bits, `best` the most accurate one that was
-    eligible before admission narrowed the choice.
-    """
-
-    request: Request
-    nominal_ns: list[int]
-    fastest: int
-    fastest_ns: int
-    mask: int
-    best: int
-
-
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """A worker that would take work: its ready variants as a bit mask, and when it can start.
-
-    `start_ns` is from now; `takers` counts the workers of the pool in the same position.
-    """
-
-    mask: int
-    start_ns: float
-    start_spread_ns: float
-    takers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a worker that would take work gets: requests that left the queue, and why.
-
-    `nominal_ns` is the uncorrected prediction of the run, 0 for a drop. `approximations`
-    says of each request whether a more accurate variant was eligible for it.
-    """
-
-    decision: Decision
-    candidate: Candidate | None
-    requests: tuple[Request, ...]
-    nominal_ns: int
-    approximations: tuple[bool, ...]
 
 
 class Pool:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
+from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight, Hands, all_flights
 from controlplane.policy.policies import Policy
-from controlplane.policy.pool import Pool, Settings, mask_of
+from controlplane.policy.pool import Pool, mask_of
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Decision, Request
 

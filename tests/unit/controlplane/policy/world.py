@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
 from controlplane.policy.policies import build
-from controlplane.policy.pool import Settings
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
 from controlplane.policy.records import Request, RequestClass, Shape
 from controlplane.policy.scheduler import Scheduler

@@ -1,0 +1,64 @@
+"""What goes into a pool and comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.policy.admission import Bounds
+from controlplane.policy.profiles import Candidate
+from controlplane.policy.records import Decision, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`."""
+
+    bounds: Bounds
+    confidence_z: float = 1.645
+    reserve: float = 0.35
+    prefetch: int = 1
+    max_batch: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A queued request with its nominal predictions, parallel to `request.eligible`.
+
+    `mask` holds the eligible variants as bits, `best` the most accurate one that was
+    eligible before admission narrowed the choice.
+    """
+
+    request: Request
+    nominal_ns: list[int]
+    fastest: int
+    fastest_ns: int
+    mask: int
+    best: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A worker that would take work: its ready variants as a bit mask, and when it can start.
+
+    `start_ns` is from now; `takers` counts the workers of the pool in the same position.
+    """
+
+    mask: int
+    start_ns: float
+    start_spread_ns: float
+    takers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a worker that would take work gets: requests that left the queue, and why.
+
+    `nominal_ns` is the uncorrected prediction of the run, 0 for a drop. `approximations`
+    says of each request whether a more accurate variant was eligible for it.
+    """
+
+    decision: Decision
+    candidate: Candidate | None
+    requests: tuple[Request, ...]
+    nominal_ns: int
+    approximations: tuple[bool, ...]
