@@ -135,6 +135,25 @@ def runtime_info() -> RuntimeInfo:
     return RuntimeInfo(path, version, api, _engine.simd(), _engine.cpu_model())
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes of all sessions of the process: handed to running graphs, kept warm, weights."""
+
+    in_use: int
+    cached: int
+    reserved: int
+
+
+def memory_stats() -> MemoryStats:
+    """What the sessions of this process hold now, beside mapped weight files."""
+    return MemoryStats(*_engine.memory_stats())
+
+
+def trim_memory() -> None:
+    """Give back what no running graph holds; worth calling when the process falls idle."""
+    _engine.trim_memory()
+
+
 def measure_fma_rate(seconds: float) -> float:
     """One thread's peak fp32 multiply-add rate in GFLOP/s, measured for about `seconds`."""
     return _engine.measure_fma_rate(seconds)

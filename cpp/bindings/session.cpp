@@ -60,6 +60,12 @@ void BindSession(py::module_& module) {
         return py::make_tuple(info.library_path, info.library_version, info.header_api_version);
       },
       py::arg("library_path"));
+  module.def(
+      "trim_memory", [] { SharedMemory().Trim(); }, py::call_guard<py::gil_scoped_release>());
+  module.def("memory_stats", [] {
+    const RunMemoryStats stats = SharedMemory().stats();
+    return py::make_tuple(stats.in_use, stats.cached, stats.reserved);
+  });
   module.attr("header_api_version") = HeaderApiVersion();
 }
 

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "orchid/run_memory.h"
+
 namespace orchid {
 
 struct RuntimeInfo {
@@ -19,5 +21,8 @@ int HeaderApiVersion();
 // same path returns the first answer, with another path throws.
 // Throws LoadError: cannot be opened, not an ONNX Runtime, or older than the headers.
 const RuntimeInfo& InitRuntime(const std::string& library_path);
+
+// Where all sessions take their memory from; lives until the process ends. Usable at any time.
+RunMemory& SharedMemory();
 
 }  // namespace orchid

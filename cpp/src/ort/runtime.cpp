@@ -6,7 +6,7 @@
 
 #include "orchid/error.h"
 #include "ort/api.h"
-#include "ort/arena.h"
+#include "ort/memory.h"
 
 namespace orchid {
 namespace {
@@ -51,7 +51,7 @@ const RuntimeInfo& InitRuntime(const std::string& library_path) {
     // Every error is thrown with its text; a terminated run is not even one.
     g_env = new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "orchid");
     g_env->DisableTelemetryEvents();
-    MakeArena(*g_env);
+    RegisterMemory(*g_env);
     MakeCustomOps();
   } catch (const Ort::Exception& e) {
     throw LoadError("ONNX Runtime " + version + " does not start: " + e.what());

@@ -5,9 +5,10 @@
 
 #include "orchid/error.h"
 #include "orchid/feeds.h"
+#include "orchid/runtime.h"
 #include "ort/api.h"
-#include "ort/arena.h"
 #include "ort/elements.h"
+#include "ort/memory.h"
 #include "ort/run_token_state.h"
 #include "ort/session_options.h"
 
@@ -84,7 +85,7 @@ struct Session::Impl {
 
 namespace {
 
-// Copies out of the arena: one live tensor in a region of it would keep the whole region.
+// Copies out, so that what the caller keeps for long holds no block of the runs' memory.
 Output MakeOutput(const std::string& name, const Ort::Value& value, int preallocated) {
   Output output;
   output.name = name;
@@ -139,6 +140,14 @@ std::vector<Output> Session::Impl::RunOnce(const std::vector<const Feed*>& feeds
 
 namespace {
 
+// Lets the shared memory settle when a run is over, however it ended.
+struct RunEnd {
+  RunEnd() = default;
+  RunEnd(const RunEnd&) = delete;
+  RunEnd& operator=(const RunEnd&) = delete;
+  ~RunEnd() { SharedMemory().EndRun(); }
+};
+
 [[noreturn]] void RethrowRunFailure(const Ort::Exception& e, const RunToken* token) {
   if (token != nullptr && token->terminated()) throw RunTerminated("the run was terminated");
   // Values the graph itself refuses (an index out of range, offsets that do not fit the rows).
@@ -175,12 +184,10 @@ std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
     CheckDestination(impl_->outputs[static_cast<std::size_t>(output)], destinations[i]);
     destination_of[static_cast<std::size_t>(output)] = static_cast<int>(i);
   }
+  const RunEnd end;
   try {
-    std::vector<Output> results = impl_->RunOnce(chosen, destinations, destination_of, token);
-    TrimArena();
-    return results;
+    return impl_->RunOnce(chosen, destinations, destination_of, token);
   } catch (const Ort::Exception& e) {
-    TrimArena();
     RethrowRunFailure(e, token);
   }
 }

@@ -1,7 +1,7 @@
 #include "ort/session_options.h"
 
 #include "orchid/error.h"
-#include "ort/arena.h"
+#include "ort/memory.h"
 
 namespace orchid {
 
@@ -12,7 +12,7 @@ Ort::SessionOptions MakeOrtOptions(const SessionOptions& options) {
   }
   Ort::SessionOptions ort;
   AddCustomOps(ort);
-  UseArena(ort);
+  UseSharedMemory(ort);
   ort.SetIntraOpNumThreads(options.intra_op_threads);
   ort.SetInterOpNumThreads(1);
   ort.SetExecutionMode(ORT_SEQUENTIAL);

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
+from worker.engine import Session, memory_stats, trim_memory
 
 # Runs in a process of its own: what other tests left behind would hide what a run leaves.
 SCRIPT = """
@@ -59,3 +62,17 @@ def test_one_large_input_does_not_lift_resident_memory_for_good(tmp_path: Path) 
     )  # fmt: skip
     # The large input itself (16 MiB) is still alive in the script.
     assert int(done.stdout) < (16 + 24) << 20
+
+
+def test_counters_return_to_zero_and_idle_memory_can_be_given_back(tmp_path: Path) -> None:
+    gc.collect()
+    before = memory_stats()
+    session = Session(graphs.attention(tmp_path / "m.onnx", 2, 64))
+    feeds = {"qkv": np.ones((512, 384), np.float32), "row_offsets": np.array([0, 512], np.int32)}
+    result = session.run(feeds)
+    assert memory_stats().in_use == before.in_use
+    assert memory_stats().cached >= result["y"].nbytes
+    trim_memory()
+    assert memory_stats().cached == 0
+    del session
+    assert memory_stats().reserved == before.reserved

@@ -1,0 +1,149 @@
+#include "orchid/run_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <new>
+
+namespace orchid {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Smaller requests go to the C library, which keeps them warm by itself.
+constexpr std::size_t kSmallest = 32 * 1024;
+
+enum class Kind { kSmall, kCached, kReserved };
+
+// Rounds up to an eighth of the next power of two, so that lengths close to each other share
+// blocks.
+std::size_t Capacity(std::size_t bytes) {
+  std::size_t step = kPage;
+  while (step * 16 <= bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+void* Map(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  // Advice only: a refusal leaves ordinary pages.
+  if (bytes >= 2 * kHugePage) static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
+  return memory;
+}
+
+}  // namespace
+
+// Lies in front of the memory handed out.
+struct alignas(RunMemory::kAlignment) RunMemory::Block {
+  std::size_t capacity;  // including this header
+  std::size_t last_run;  // when it was last freed
+  Kind kind;
+
+  void* payload() { return this + 1; }
+  static Block* Of(void* pointer) { return static_cast<Block*>(pointer) - 1; }
+
+  static Block* Make(std::size_t capacity, Kind kind) {
+    void* memory = kind == Kind::kSmall ? std::aligned_alloc(kAlignment, capacity) : Map(capacity);
+    return memory == nullptr ? nullptr : new (memory) Block{capacity, 0, kind};
+  }
+
+  static void Destroy(Block* block) {
+    if (block->kind == Kind::kSmall) {
+      std::free(block);
+    } else {
+      munmap(block, block->capacity);
+    }
+  }
+};
+
+RunMemory::~RunMemory() { Trim(); }
+
+void* RunMemory::Allocate(std::size_t bytes) {
+  if (bytes == 0 || bytes > std::numeric_limits<std::size_t>::max() / 4) return nullptr;
+  const std::size_t needed = bytes + sizeof(Block);
+  if (needed < kSmallest) {
+    const std::size_t rounded = (needed + kAlignment - 1) / kAlignment * kAlignment;
+    Block* block = Block::Make(rounded, Kind::kSmall);
+    return block == nullptr ? nullptr : block->payload();
+  }
+  const std::size_t capacity = Capacity(needed);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = TakeCached(capacity);
+  if (block == nullptr) block = Block::Make(capacity, Kind::kCached);
+  if (block == nullptr) return nullptr;
+  stats_.in_use += block->capacity;
+  return block->payload();
+}
+
+void* RunMemory::Reserve(std::size_t bytes) {
+  if (bytes == 0 || bytes > std::numeric_limits<std::size_t>::max() / 4) return nullptr;
+  const std::size_t capacity = (bytes + sizeof(Block) + kPage - 1) / kPage * kPage;
+  if (capacity < kSmallest) return Allocate(bytes);
+  Block* block = Block::Make(capacity, Kind::kReserved);
+  if (block == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats_.reserved += capacity;
+  return block->payload();
+}
+
+void RunMemory::Free(void* pointer) {
+  if (pointer == nullptr) return;
+  Block* block = Block::Of(pointer);
+  if (block->kind == Kind::kSmall) return Block::Destroy(block);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (block->kind == Kind::kReserved) {
+    stats_.reserved -= block->capacity;
+    return Block::Destroy(block);
+  }
+  stats_.in_use -= block->capacity;
+  stats_.cached += block->capacity;
+  block->last_run = run_;
+  cache_.push_back(block);
+}
+
+RunMemory::Block* RunMemory::TakeCached(std::size_t capacity) {
+  // Best fit, last freed first; at most twice the need, so that small tensors spare large blocks.
+  auto best = cache_.rend();
+  for (auto it = cache_.rbegin(); it != cache_.rend(); ++it) {
+    const std::size_t found = (*it)->capacity;
+    if (found < capacity || found > 2 * capacity) continue;
+    if (best == cache_.rend() || found < (*best)->capacity) best = it;
+    if (found == capacity) break;
+  }
+  if (best == cache_.rend()) return nullptr;
+  Block* block = *best;
+  cache_.erase(std::next(best).base());
+  stats_.cached -= block->capacity;
+  return block;
+}
+
+void RunMemory::EndRun() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++run_;
+  std::size_t stale = 0;
+  while (stale < cache_.size() && cache_[stale]->last_run + kKeptRuns < run_) ++stale;
+  ReleaseOldest(stale);
+}
+
+void RunMemory::Trim() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ReleaseOldest(cache_.size());
+}
+
+void RunMemory::ReleaseOldest(std::size_t count) {
+  const auto end = cache_.begin() + static_cast<std::ptrdiff_t>(count);
+  for (auto it = cache_.begin(); it != end; ++it) {
+    stats_.cached -= (*it)->capacity;
+    Block::Destroy(*it);
+  }
+  cache_.erase(cache_.begin(), end);
+}
+
+RunMemoryStats RunMemory::stats() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+}  // namespace orchid
