@@ -36,7 +36,10 @@ TOKENIZER = "words"
 SERVICE_MS = {"best": 10.0, "fast": 4.0}
 
 
-def variant(name: str, quality: float, *, ready: bool = True) -> VariantInfo:
+def variant(
+    name: str, quality: float, *, ready: bool = True, fixed_share: float = 0.0
+) -> VariantInfo:
+    """A variant of which `fixed_share` of the service does not depend on the tokens."""
     service_ns = SERVICE_MS[name] * MS
     return VariantInfo(
         name=name,
@@ -47,7 +50,10 @@ def variant(name: str, quality: float, *, ready: bool = True) -> VariantInfo:
         outputs=(),
         quality=(QualityEvidence("test", "accuracy", quality, 100, quality, quality),),
         profile=VariantProfile(
-            s0_ns=0.0, s1_ns=service_ns / 10, reference_tokens=10, p50_ns=service_ns
+            s0_ns=service_ns * fixed_share,
+            s1_ns=service_ns * (1.0 - fixed_share) / 10,
+            reference_tokens=10,
+            p50_ns=service_ns,
         ),
         max_tokens=100,
         ready=ready,
@@ -55,7 +61,11 @@ def variant(name: str, quality: float, *, ready: bool = True) -> VariantInfo:
 
 
 def model(
-    name: str = "m", *, digest: str = "sha256:a", state: ModelState = ModelState.READY
+    name: str = "m",
+    *,
+    digest: str = "sha256:a",
+    state: ModelState = ModelState.READY,
+    fixed_share: float = 0.0,
 ) -> ModelInfo:
     return ModelInfo(
         name=name,
@@ -66,7 +76,10 @@ def model(
         default_tokenizer=TOKENIZER,
         primary_output="logits",
         tokenizers=(TokenizerInfo(TOKENIZER, "00"),),
-        variants=(variant("best", 0.9), variant("fast", 0.8)),
+        variants=(
+            variant("best", 0.9, fixed_share=fixed_share),
+            variant("fast", 0.8, fixed_share=fixed_share),
+        ),
         state=state,
         progress=1.0,
     )
@@ -77,7 +90,7 @@ class MemoryWorker:
     """Runs one batch after another; `work.WorkerPort` of one attached session.
 
     `slowness` multiplies the predicted time, `status` is how items end, `mute` keeps
-    results back until `speak`.
+    results back until `speak`, `mixed` gives the items of a batch in another order.
     """
 
     house: House
@@ -85,6 +98,7 @@ class MemoryWorker:
     slowness: float = 1.0
     status: ItemStatus = ItemStatus.OK
     mute: bool = False
+    mixed: bool = False
     received: list[WorkBatch] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     executed: list[int] = field(default_factory=list)
@@ -122,12 +136,16 @@ class MemoryWorker:
             i: ItemStatus.CANCELLED if i in self.cancelled else ItemStatus.EXPIRED for i, _ in items
         }
         ends |= {i: self.status for i, _ in alive}
-        tokens = sum(request.shapes[TOKENIZER].tokens for _, request in alive)
-        run_ns = int(SERVICE_MS[batch.variant] * MS / 10 * tokens * self.slowness)
+        profile = self.session.models[batch.model].variant(batch.variant).profile
+        assert profile is not None
+        shapes = [request.shapes[TOKENIZER] for _, request in alive]
+        run_ns = int(profile.predict(shapes[0], shapes[1:]) * self.slowness) if shapes else 0
         self.executed.extend(request.id for _, request in alive)
         done = BatchDone(
             id=batch.id,
-            items=tuple(_item(i, ends[i], batch) for i, _ in items),
+            items=tuple(
+                _item(i, ends[i], batch) for i, _ in (reversed(items) if self.mixed else items)
+            ),
             queue_ns=now - arrived,
             run_ns=run_ns,
             cpu_ns=run_ns,
