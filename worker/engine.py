@@ -1,7 +1,8 @@
 """Models on ONNX Runtime, through the compiled engine.
 
 The extension opens the `libonnxruntime` that lies inside the installed onnxruntime wheel, so one
-version exists in the process by construction. This module is its only importer.
+version exists in the process by construction. It is opened and its version checked when this
+module is imported (ImportError when it does not fit); nothing else imports the extension.
 """
 
 from __future__ import annotations
@@ -70,12 +71,11 @@ class Session:
         share_weights: bool = True,
         cache: Path | None = None,
     ) -> None:
-        info = runtime_info()
         if not path.is_file():
             raise ModelLoadError(f"cannot load {path}: there is no such file")
         found = Prepared(path, False, "sharing is off")
         if share_weights:
-            host = f"{machine_class()} {info.library_version}"
+            host = f"{machine_class()} {runtime_info().library_version}"
             where = cache or default_cache()
             try:
                 found = prepared_graph(path, cache=where, host=host, build=_prepare)
@@ -130,7 +130,7 @@ class Session:
 
 @lru_cache(maxsize=1)
 def runtime_info() -> RuntimeInfo:
-    """Open the wheel's library on first use; raises `ModelLoadError` when it does not fit."""
+    """What was opened when this module was imported."""
     path, version, api = _engine.init_runtime(str(_library_path()))
     return RuntimeInfo(path, version, api, _engine.simd(), _engine.cpu_model())
 
@@ -193,3 +193,9 @@ def _library_path() -> Path:
     if not libraries:
         raise ModelLoadError(f"{capi} holds no libonnxruntime.so; reinstall onnxruntime")
     return libraries[-1]
+
+
+try:
+    runtime_info()
+except ModelLoadError as error:
+    raise ImportError(str(error)) from error

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tests.unit.worker import graphs
 from worker.engine import RunToken, Session, machine_class, runtime_info
 from worker.errors import EngineError, InvalidInput, ModelLoadError, RunTerminated
 
+ROOT = Path(__file__).parents[3]
 NUMERIC = [
     (TensorProto.FLOAT, np.float32),
     (TensorProto.DOUBLE, np.float64),
@@ -33,6 +37,30 @@ def test_library_comes_from_the_wheel_and_is_new_enough() -> None:
     assert int(info.library_version.split(".")[1]) >= info.header_api_version
     assert info.simd in ("portable", "avx2")
     assert machine_class()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"__init__.py": b""}, "holds no libonnxruntime.so"),
+        ({"__init__.py": b"", "capi/libonnxruntime.so.1": b"no"}, "cannot open"),
+    ],
+)
+def test_a_wheel_that_does_not_fit_is_an_import_error(
+    tmp_path: Path, files: dict[str, bytes], words: str
+) -> None:
+    for name, content in files.items():
+        file = tmp_path / "onnxruntime" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", "import worker.engine"],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr
+    assert words in done.stderr
 
 
 @pytest.mark.parametrize(("kind", "dtype"), NUMERIC)
