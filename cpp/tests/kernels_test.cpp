@@ -8,6 +8,7 @@
 #include "orchid/feeds.h"
 #include "orchid/ragged.h"
 #include "orchid/row_offsets.h"
+#include "run_failure.h"
 
 namespace orchid {
 namespace {
@@ -79,6 +80,19 @@ TEST(DestinationsAreCheckedAgainstTheOutput) {
   CheckDestination(spec, destination);
   destination.shape = {5, 3};
   CHECK(Throws<InvalidInput>([&] { CheckDestination(spec, destination); }, "output 'y'"));
+}
+
+TEST(AFailedRunIsSortedByItsMessage) {
+  const std::string node =
+      "Non-zero status code returned while running Add node. Name:'sum' Status Message: "
+      "/src/file.h:5 void Init() a == b was false. Attempting 2 by 3\n";
+  CHECK(Throws<InvalidInput>(
+      [&] { ThrowRunFailure(node, false); },
+      "the graph refused its inputs at Add node. Name:'sum': Attempting 2 by 3"));
+  CHECK(Throws<InvalidInput>([] { ThrowRunFailure("Invalid rank", true); }, "Invalid rank"));
+  CHECK(Throws<EngineFault>([] { ThrowRunFailure("thread pool", false); }, "thread pool"));
+  CHECK(Throws<EngineFault>([&] { ThrowRunFailure(node + "std::bad_alloc", true); },
+                            "out of memory"));
 }
 
 TEST(TheCpuIsNamed) {

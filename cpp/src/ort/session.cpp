@@ -1,6 +1,7 @@
 #include "orchid/session.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "orchid/error.h"
@@ -11,6 +12,7 @@
 #include "ort/memory.h"
 #include "ort/run_token_state.h"
 #include "ort/session_options.h"
+#include "run_failure.h"
 
 namespace orchid {
 namespace {
@@ -150,9 +152,7 @@ struct RunEnd {
 
 [[noreturn]] void RethrowRunFailure(const Ort::Exception& e, const RunToken* token) {
   if (token != nullptr && token->terminated()) throw RunTerminated("the run was terminated");
-  // Values the graph itself refuses (an index out of range, offsets that do not fit the rows).
-  if (e.GetOrtErrorCode() == ORT_INVALID_ARGUMENT) throw InvalidInput(e.what());
-  throw EngineFault(e.what());
+  ThrowRunFailure(e.what(), e.GetOrtErrorCode() == ORT_INVALID_ARGUMENT);
 }
 
 }  // namespace
@@ -189,6 +189,8 @@ std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
     return impl_->RunOnce(chosen, destinations, destination_of, token);
   } catch (const Ort::Exception& e) {
     RethrowRunFailure(e, token);
+  } catch (const std::bad_alloc&) {
+    throw EngineFault("out of memory");
   }
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
 from worker.engine import RunToken, Session, machine_class, runtime_info
@@ -221,3 +221,64 @@ def test_loading_a_bad_file_says_why(tmp_path: Path) -> None:
 def test_an_unserved_element_type_is_refused_at_load(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="input 'x' has ONNX element type"):
         Session(graphs.identity(tmp_path / "m.onnx", TensorProto.BFLOAT16, "n"))
+
+
+def test_shapes_that_only_the_graph_can_refuse_are_the_callers_fault(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"], name="sum")]
+    kind = TensorProto.FLOAT
+    inputs = [graphs.value("a", kind, "n"), graphs.value("b", kind, "m")]
+    path = graphs.write(
+        tmp_path / "m.onnx", graphs.model(nodes, inputs, [graphs.value("y", kind, "k")])
+    )
+    session = Session(path)
+    with pytest.raises(InvalidInput, match=r"refused its inputs at Add node.*'sum'.*2 by 3"):
+        session.run({"a": np.ones(2, np.float32), "b": np.ones(3, np.float32)})
+    session.run({"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)})
+
+
+def test_values_that_only_the_graph_can_refuse_are_the_callers_fault(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gather", ["table", "index"], ["y"])]
+    path = graphs.write(
+        tmp_path / "m.onnx",
+        graphs.model(
+            nodes,
+            [graphs.value("index", TensorProto.INT64, "n")],
+            [graphs.value("y", TensorProto.FLOAT, "n")],
+            [helper.make_tensor("table", TensorProto.FLOAT, [4], [1.0, 2.0, 3.0, 4.0])],
+        ),
+    )
+    with pytest.raises(InvalidInput, match="out of data bounds"):
+        Session(path).run({"index": np.array([1, 9])})
+
+
+OUT_OF_MEMORY = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from worker.engine import Session
+from worker.errors import EngineFault
+
+session = Session(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+ones = np.ones(40_000, np.float32)
+try:
+    session.run({"a": ones[:, None], "b": ones[None, :]})
+except EngineFault as error:
+    print(error)
+session.run({"a": ones[:2, None], "b": ones[None, :3]})
+print("still here")
+"""
+
+
+def test_a_run_that_needs_too_much_memory_is_a_fault_and_not_the_end(tmp_path: Path) -> None:
+    kind = TensorProto.FLOAT
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    inputs = [graphs.value("a", kind, "n", 1), graphs.value("b", kind, 1, "m")]
+    outputs = [graphs.value("y", kind, "n", "m")]
+    path = graphs.write(tmp_path / "m.onnx", graphs.model(nodes, inputs, outputs))
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY, str(path)],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert "out of memory" in done.stdout, done.stderr
+    assert done.stdout.endswith("still here\n")
