@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from controlplane.rpc.catalogue import ModelView
 from controlplane.rpc.status import listed, shown
 
 MAX_NAME = 64
+_MOST_CLASSES = 1024
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 
 
@@ -81,14 +82,33 @@ def request_class(
     name: str = "",
     privacy_class: str = "",
     minimum_quality: float = 0.0,
-    prohibited: Iterable[str] = (),
+    prohibited: tuple[str, ...] = (),
     variant: str = "",
 ) -> RequestClass:
-    """The caller's requirements, checked; the shared empty one when there are none.
+    """The caller's requirements, checked; callers that require the same share one.
 
     Raises InvalidRequest for a quality outside 0 to 1 or a name that is too long,
     NotFound for a variant that the model does not have.
     """
+    key = (tenant, name, privacy_class, minimum_quality, prohibited, variant)
+    known = view.classes.get(key)
+    if known is None:
+        known = _checked_class(view, *key)
+        if len(view.classes) >= _MOST_CLASSES:
+            view.classes.clear()
+        view.classes[key] = known
+    return known
+
+
+def _checked_class(
+    view: ModelView,
+    tenant: str,
+    name: str,
+    privacy_class: str,
+    minimum_quality: float,
+    prohibited: tuple[str, ...],
+    variant: str,
+) -> RequestClass:
     for field, value in (
         ("tenant", tenant),
         ("request_class", name),
@@ -105,8 +125,6 @@ def request_class(
         raise InvalidRequest(f"{len(banned)} prohibited variants; at most {LIMITS.names}")
     for each in banned:
         view.require_variant(each)
-    if not (tenant or name or privacy_class or minimum_quality or banned or variant):
-        return NO_CLASS
     return RequestClass(tenant, name, privacy_class, minimum_quality, banned, variant)
 
 

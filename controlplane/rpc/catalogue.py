@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from controlplane.errors import InvalidRequest, NotFound, Unavailable
+from controlplane.policy.records import RequestClass
 from controlplane.registry import ModelInfo, Registry, TensorSpec
 from controlplane.rpc.statistics import ModelCounters, Statistics
 from controlplane.rpc.status import listed, shown
@@ -20,7 +21,8 @@ class ModelView:
 
     `tokenizers` maps each tokenizer to the longest sequence, in tokens, that any of its
     variants takes (0: no bound); it is empty for models of plain tensors, whose inputs
-    are `inputs`. `outputs` are the outputs that every variant gives.
+    are `inputs` and for which `takes_text` is false. `outputs` are the outputs that every
+    variant gives. `classes` remembers requirements that were checked before.
     """
 
     info: ModelInfo
@@ -29,11 +31,8 @@ class ModelView:
     tokenizers: Mapping[str, int]
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-
-    @property
-    def takes_text(self) -> bool:
-        """True when the model reads text or token ids, false when it reads tensors."""
-        return bool(self.tokenizers)
+    takes_text: bool
+    classes: dict[tuple[object, ...], RequestClass]
 
     def require_variant(self, name: str) -> None:
         """NotFound when the model has no such variant."""
@@ -113,4 +112,6 @@ def view_of(info: ModelInfo, counters: Callable[[str, str], ModelCounters]) -> M
         outputs={
             spec.name: spec for v in info.variants[:1] for spec in v.outputs if spec.name in common
         },
+        takes_text=bool(tokenizers),
+        classes={},
     )

@@ -127,7 +127,7 @@ def _read_class(request: inference_pb2.InferRequest, view: ModelView) -> Request
         name=asked.request_class,
         privacy_class=asked.privacy_class,
         minimum_quality=asked.minimum_quality,
-        prohibited=asked.prohibited_variants,
+        prohibited=tuple(asked.prohibited_variants),
         variant=asked.variant,
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.errors import InvalidRequest
-from controlplane.policy.records import TensorValue
+from controlplane.policy.records import RequestClass, TensorValue
 from controlplane.rpc.asks import (
     LIMITS,
     MAX_NAME,
@@ -51,8 +52,7 @@ RAW = Wanted(None, typed=False)
 TYPED = Wanted(None, typed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
+class _Settings(NamedTuple):
     """What the request's parameters say; parameters that are not ours are accepted."""
 
     strings: Mapping[str, str]
@@ -74,22 +74,11 @@ def read_infer(request: ModelInferRequest, view: ModelView) -> tuple[Ask, Wanted
     sent and what is accepted.
     """
     settings = _read_parameters(request.parameters) if request.parameters else _NO_SETTINGS
-    strings = settings.strings
-    if strings or settings.minimum_quality:
-        klass = request_class(
-            view,
-            tenant=strings.get("tenant", ""),
-            name=strings.get("request_class", ""),
-            privacy_class=strings.get("privacy_class", ""),
-            minimum_quality=settings.minimum_quality,
-            prohibited=_split(strings.get("prohibited_variants", "")),
-            variant=strings.get("variant", ""),
-        )
-    else:
-        klass = NO_CLASS
+    strings, quality, deadline, _ = settings
+    klass = _read_class(strings, quality, view) if strings or quality else NO_CLASS
     tensors = _read_inputs(request)
     wanted = _read_wanted(request, view, settings)
-    tokenizer, deadline = strings.get("tokenizer", ""), settings.deadline_ns
+    tokenizer = strings.get("tokenizer", "")
     if not view.takes_text:
         if tokenizer:
             raise InvalidRequest(f"model {shown(view.info.name)} has no tokenizers")
@@ -106,6 +95,21 @@ def read_infer(request: ModelInferRequest, view: ModelView) -> tuple[Ask, Wanted
     tokenizer = view.tokenizer(tokenizer)
     rows = _read_rows(given, view)
     return token_ask(view, klass, deadline, tokenizer=tokenizer, rows=rows), wanted
+
+
+def _read_class(strings: Mapping[str, str], quality: float, view: ModelView) -> RequestClass:
+    get = strings.get
+    return request_class(
+        view,
+        tenant=get("tenant", ""),
+        name=get("request_class", ""),
+        privacy_class=get("privacy_class", ""),
+        minimum_quality=quality,
+        prohibited=_split(strings["prohibited_variants"])
+        if "prohibited_variants" in strings
+        else (),
+        variant=get("variant", ""),
+    )
 
 
 def _read_inputs(request: ModelInferRequest) -> tuple[TensorValue, ...]:
@@ -237,8 +241,8 @@ def _wrong_kind(name: str, parameter: InferParameter, accepted: str) -> InvalidR
     return InvalidRequest(f"parameter {name!r} has {sent}; accepted: {accepted}")
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",", LIMITS.names) if name.strip()]
+def _split(names: str) -> tuple[str, ...]:
+    return tuple([name.strip() for name in names.split(",", LIMITS.names) if name.strip()])
 
 
 def _read_wanted(request: ModelInferRequest, view: ModelView, settings: _Settings) -> Wanted:
