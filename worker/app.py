@@ -83,6 +83,7 @@ class WorkerApp:
             clocks=means.clocks,
             make_token=engine.RunToken,
             wake=self._loop.call_soon_threadsafe,
+            when_idle=engine.trim_memory,
         )
         self._watchdog = Watchdog(self.engine, now_ns, self._loop.call_later)
         self._drainer = Drainer(self.engine, self._changes.notify)

@@ -14,6 +14,7 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -55,7 +56,8 @@ class EngineLoop:
     """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
 
     `bound` is the exact number of items that may wait. `wake` schedules a callback on the
-    event loop (`call_soon_threadsafe`); sinks are called there.
+    event loop (`call_soon_threadsafe`); sinks are called there. `when_idle` is called on the
+    engine thread once nothing has come for `idle_after_s`.
     """
 
     def __init__(
@@ -66,12 +68,16 @@ class EngineLoop:
         clocks: Clocks,
         make_token: Callable[[], Token],
         wake: Callable[[Callable[[], None]], object],
+        when_idle: Callable[[], None] | None = None,
+        idle_after_s: float = 1.0,
     ) -> None:
         self._runner = runner
         self._bound = bound
         self._clocks = clocks
         self._make_token = make_token
         self._wake = wake
+        self._when_idle = when_idle
+        self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._lock = threading.Lock()
@@ -293,9 +299,16 @@ class EngineLoop:
             elif isinstance(entry, Call):
                 entry.run()
             elif entry is None:
-                self._wakeups.get()
+                self._sleep()
             # A finished batch must not live on in this frame while the thread sleeps.
             entry = run = None
+
+    def _sleep(self) -> None:
+        if self._when_idle is not None:
+            with suppress(queue.Empty):
+                return self._wakeups.get(timeout=self._idle_after_s)
+            self._when_idle()
+        self._wakeups.get()
 
     def _take(self) -> Job | Call | None:
         if self._background and (

@@ -60,7 +60,7 @@ class Runner:
 class Bench:
     """An engine loop whose event loop is the test itself."""
 
-    def __init__(self, bound: int = 8) -> None:
+    def __init__(self, bound: int = 8, when_idle: Callable[[], None] | None = None) -> None:
         self.runner = Runner()
         self.callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.outcomes: list[BatchOutcome] = []
@@ -72,6 +72,8 @@ class Bench:
             clocks=Clocks(now_ns=lambda: self.now, cpu_ns=time.thread_time_ns),
             make_token=Flag,
             wake=self._wake,
+            when_idle=when_idle,
+            idle_after_s=0.01,
         )
         self.loop.start()
 
@@ -392,3 +394,16 @@ def test_whatever_happens_each_item_is_answered_once(
     state = bench.loop.state()
     assert (state.queued_items, state.running_items, state.expired_items_executed) == (0, 0, 0)
     bench.loop.stop()
+
+
+def test_an_idle_engine_tidies_up_once_and_still_serves() -> None:
+    tidied: queue.SimpleQueue[int] = queue.SimpleQueue()
+    bench = Bench(when_idle=lambda: tidied.put(threading.get_ident()))
+    try:
+        assert tidied.get(timeout=PATIENCE_S) != threading.get_ident()
+        bench.loop.submit(bench.batch(1), bench.outcomes.append)
+        assert kinds(bench.take(1)[0]) == ["ok"]
+        tidied.get(timeout=PATIENCE_S)
+        assert tidied.empty()
+    finally:
+        bench.loop.stop()
