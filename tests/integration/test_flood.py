@@ -51,7 +51,9 @@ async def test_a_flood_is_refused_early_and_within_bounds(
 
     assert deepest <= MAX_ITEMS
     assert result.outcomes["RESOURCE_EXHAUSTED"] > result.offered / 2
-    assert set(result.outcomes) <= {"OK", "LATE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+    # A machine that is busy enough may keep its only worker silent for a while: unavailable.
+    ends = {"OK", "LATE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
+    assert set(result.outcomes) <= ends
     assert result.answered > 0
     status = settled(cluster.address)
     assert status.expired_work_executed == 0
