@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from deploy.cpu_plan import read_cpu_plan
+from worker.cpu_plan import read_cpu_plan
 
 SCHEMA = 1
 _PACKAGES = ("onnxruntime", "grpcio", "numpy", "protobuf", "tokenizers", "uvloop")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from deploy.cpu_plan import CpuPlan, read_cpu_plan
+from worker.cpu_plan import CpuPlan, read_cpu_plan
 
 
 class Level(Enum):

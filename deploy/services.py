@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.config import ConfigError, load_config
-from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
+from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
 if TYPE_CHECKING:
     from worker.config import WorkerConfig

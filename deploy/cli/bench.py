@@ -170,7 +170,7 @@ def accuracy(
     from bench.accuracy import run_accuracy
     from bench.workloads import WorkloadError, workload_for
     from deploy.cluster import ClusterError, ClusterSpec
-    from deploy.cpu_plan import read_cpu_plan
+    from worker.cpu_plan import read_cpu_plan
 
     try:
         workload = workload_for(repository, model)

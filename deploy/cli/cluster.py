@@ -49,9 +49,9 @@ def up(
     """
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
-    from deploy.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
     from deploy.services import served_models, worker_config
     from deploy.state import AlreadyRunningError
+    from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
     plan = read_cpu_plan()
     try:

@@ -48,8 +48,8 @@ def demo(
     from bench.workloads import WorkloadError, workload_for
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
-    from deploy.cpu_plan import read_cpu_plan
     from deploy.state import AlreadyRunningError
+    from worker.cpu_plan import read_cpu_plan
 
     root = repository or Path(os.environ.get("ORCHID_REPOSITORY", "models"))
     console = Console()

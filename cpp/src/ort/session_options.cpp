@@ -21,8 +21,6 @@ Ort::SessionOptions MakeOrtOptions(const SessionOptions& options) {
   ort.DisableMemPattern();
   ort.AddConfigEntry("session.intra_op.allow_spinning", options.spinning ? "1" : "0");
   ort.AddConfigEntry("session.inter_op.allow_spinning", "0");
-  // A denormal costs a hundred times a normal number and no answer depends on one.
-  ort.AddConfigEntry("session.set_denormal_as_zero", "1");
   for (const auto& [key, value] : options.config) ort.AddConfigEntry(key.c_str(), value.c_str());
   if (!options.save_optimized_to.empty()) {
     ort.SetOptimizedModelFilePath(options.save_optimized_to.c_str());

@@ -282,3 +282,11 @@ def test_a_run_that_needs_too_much_memory_is_a_fault_and_not_the_end(tmp_path: P
     )  # fmt: skip
     assert "out of memory" in done.stdout, done.stderr
     assert done.stdout.endswith("still here\n")
+
+
+def test_a_run_leaves_the_threads_floating_point_mode_alone(tmp_path: Path) -> None:
+    session = Session(graphs.adder(tmp_path / "m.onnx"))
+    ones = np.ones((2, 3), np.float32)
+    session.run({"a": ones, "b": ones})
+    smallest = np.nextafter(0.0, 1.0)
+    assert smallest * 1.0 > 0.0
