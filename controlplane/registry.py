@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from controlplane.errors import NotFound
 from controlplane.policy.profiles import VariantProfile
@@ -134,8 +135,7 @@ class WorkerIdentity:
         return f"{self.cpu_model}/{self.simd}/{self.threads}"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLoad:
+class WorkerLoad(NamedTuple):
     """The last load report of a worker."""
 
     queued_items: int = 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controlplane.policy.records import Request, TensorValue
 
 
-@dataclass(frozen=True, slots=True)
-class WorkBatch:
+class WorkBatch(NamedTuple):
     """One engine run to be made: requests that share a variant, answered one by one.
 
     `tokenizer` names the token ids to send ("" for tensor input). `item_ids`, parallel to
@@ -39,8 +37,7 @@ class ItemStatus(Enum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
-class ItemDone:
+class ItemDone(NamedTuple):
     """The end of one item; `message` says why when the status is not OK."""
 
     id: int
@@ -49,8 +46,7 @@ class ItemDone:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDone:
+class BatchDone(NamedTuple):
     """The end of a batch: its items, and the worker's own times in ns.
 
     `run_ns` and `cpu_ns` are 0 when nothing was executed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.policy.margins import completion_ns, lucky_ns
 
@@ -27,8 +28,7 @@ class Bounds:
     max_work_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What stands before a newcomer; times in ns.
 
     `wait_ns` is when a worker will be free for it, after the runs and the queued requests
@@ -43,8 +43,7 @@ class Load:
     idle: int
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """The answer at the door, with the numbers it rests on.
 
     `reason` is empty when admitted; `variants` are the numbers that may answer then.

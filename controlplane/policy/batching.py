@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.policy.margins import needed_ns
 from controlplane.policy.profiles import VariantProfile
@@ -13,8 +14,7 @@ from controlplane.policy.records import Shape
 PAYING_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A request that may share a run: its size, slack, whole deadline and fastest service.
 
     `fastest_ns` is its corrected prediction on its fastest eligible variant, which is

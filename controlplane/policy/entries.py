@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.policy.admission import Bounds
 from controlplane.policy.profiles import Candidate
@@ -20,8 +21,7 @@ class Settings:
     max_batch: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A queued request with its nominal predictions, parallel to `request.eligible`.
 
     `mask` holds the eligible variants as bits, `best` the most accurate one that was
@@ -36,8 +36,7 @@ class Entry:
     best: int
 
 
-@dataclass(frozen=True, slots=True)
-class Taker:
+class Taker(NamedTuple):
     """A worker that would take work: its ready variants as a bit mask, and when it can start.
 
     `start_ns` is from now; `takers` counts the workers of the pool in the same position.
@@ -49,8 +48,7 @@ class Taker:
     takers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What a worker that would take work gets: requests that left the queue, and why.
 
     `nominal_ns` is the uncorrected prediction of the run, 0 for a drop. `approximations`

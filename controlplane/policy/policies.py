@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controlplane.policy.admission import Admission, Bounds, Load, admit
 from controlplane.policy.records import Decision
@@ -21,8 +21,7 @@ from controlplane.policy.selector import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A newcomer at the door. `eligible` are variant numbers, most accurate first.
 
     `estimates` are their predictions, `nominal_ns` the same without the online correction,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
@@ -232,7 +231,7 @@ class Pool:
         nominal = candidate.profile.predict(shapes[0], shapes[1:])
         predicted = nominal * self.corrections.factors[decision.variant]
         return Choice(
-            decision=replace(decision, batch=len(members), predicted_ns=predicted),
+            decision=decision._replace(batch=len(members), predicted_ns=predicted),
             candidate=candidate,
             requests=tuple(entry.request for entry in members),
             nominal_ns=nominal,

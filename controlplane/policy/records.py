@@ -7,12 +7,12 @@ payload is opaque. All times are integers of one monotonic clock, in nanoseconds
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Size of one request's input for one tokenizer.
 
     `items` counts sequences, `tokens` their tokens, `squared_tokens` the sum of
@@ -74,8 +74,7 @@ class Request:
     dispatched_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TensorValue:
+class TensorValue(NamedTuple):
     """A dense tensor crossing the control plane untouched.
 
     `dtype` is a numpy name ("float32", "int64", ...) or "string"; `data` holds
@@ -89,16 +88,14 @@ class TensorValue:
     strings: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPayload:
+class TokenPayload(NamedTuple):
     """Token ids per tokenizer: little-endian int32 ids end to end, and row lengths."""
 
     ids: Mapping[str, bytes]
     lengths: Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPayload:
+class TensorPayload(NamedTuple):
     """Named input tensors of a model that takes tensors as they are."""
 
     tensors: tuple[TensorValue, ...]
@@ -111,8 +108,7 @@ class DecisionKind(Enum):
     DROP = "drop"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A variant choice with the numbers it rests on, in nanoseconds.
 
     `variant` indexes the pool's variant table; -1 for a drop. `batch` counts the
@@ -129,8 +125,7 @@ class Decision:
     batch: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Which deployment answered, and why that one."""
 
     model: str
@@ -143,8 +138,7 @@ class Provenance:
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The closed resource-and-outcome record of an answered request; times in ns."""
 
     items: int
@@ -161,11 +155,10 @@ class Outcome:
     dispatches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What the caller gets: output tensors, where they came from and what they cost."""
 
     outputs: tuple[TensorValue, ...]
     provenance: Provenance
     outcome: Outcome
-    labels: tuple[str, ...] = field(default=())
+    labels: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from controlplane.policy.margins import lucky_ns, needed_ns
@@ -39,8 +38,7 @@ class Estimate(NamedTuple):
     sigma: float
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """Everything a choice for the head of a queue rests on; times in ns.
 
     `slack_ns` is the time until the deadline, `deadline_ns` the whole time the request was

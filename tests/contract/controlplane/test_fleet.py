@@ -82,7 +82,8 @@ class Plane:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Plane]:
-    config = ControlPlaneConfig(report_interval_ms=50)
+    # The fake workers report only when a test says so, and shall not be suspected for it.
+    config = ControlPlaneConfig(report_interval_ms=10_000)
     now_ns = time.monotonic_ns
     registry = Registry()
     dispatcher = Dispatcher(config, registry, now_ns=now_ns, loop=asyncio.get_running_loop())

@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from functools import wraps
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from controlplane.config import ClassConfig, QueueConfig
 from controlplane.errors import (
@@ -18,23 +14,12 @@ from controlplane.errors import (
     TooLate,
     Unavailable,
     Unsatisfiable,
-    WorkerFault,
 )
 from controlplane.policy.records import RequestClass
 from controlplane.policy.selector import Reason
-from controlplane.registry import ModelState, WorkerLoad, WorkerState
-from controlplane.work import ItemStatus
+from controlplane.registry import ModelState
 from tests.unit.controlplane.fake_fleet import MS, House, model
-from tests.unit.controlplane.virtual_loop import run
-
-
-def virtual(test: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def on_a_loop_of_its_own() -> None:
-        run(test())
-
-    del on_a_loop_of_its_own.__wrapped__
-    return on_a_loop_of_its_own
+from tests.unit.controlplane.virtual_loop import virtual
 
 
 @virtual
@@ -246,187 +231,6 @@ async def test_after_a_storm_of_ten_thousand_cancels_every_gauge_is_zero() -> No
 
 
 @virtual
-async def test_a_lost_worker_s_requests_run_elsewhere() -> None:
-    house = House()
-    first = house.join()
-    future = house.submit(100)
-    await house.pass_ms(2)
-    second = house.join()
-    house.leave(first)
-    answer = await future
-    assert answer.provenance.worker_id == second.session.identity.id
-    assert answer.outcome.dispatches == 2
-    assert house.dispatcher.counters.redispatched == 1
-    assert house.at_rest()
-    house.close()
-
-
-@virtual
-async def test_requests_wait_for_a_replacement_while_their_slack_allows() -> None:
-    house = House()
-    first = house.join("w1")
-    patient, hasty = house.submit(200), house.submit(30)
-    await house.pass_ms(1)
-    house.leave(first)
-    with pytest.raises(Unavailable, match="no live worker"):
-        house.submit(100)
-    with pytest.raises(TooLate):
-        await hasty
-    await house.pass_ms(20)
-    house.join("w1")
-    answer = await patient
-    assert answer.provenance.worker_id == "w1"
-    assert house.at_rest()
-    house.close()
-
-
-@virtual
-async def test_a_worker_that_joins_under_load_is_used_at_once() -> None:
-    house = House(prefetch=0)
-    house.join()
-    futures = [house.submit(1000) for _ in range(4)]
-    await house.pass_ms(1)
-    second = house.join()
-    await house.pass_ms(0.1)
-    assert second.received
-    await asyncio.gather(*futures)
-    house.close()
-
-
-@virtual
-async def test_a_request_that_breaks_every_worker_is_given_up() -> None:
-    house = House()
-    for _ in range(3):
-        house.join()
-    future = house.submit(1000)
-    for _ in range(3):
-        await house.pass_ms(1)
-        holder = next(w for w in house.workers if w.received and not w.mute)
-        house.leave(holder)
-    with pytest.raises(WorkerFault, match="lost while executing"):
-        await future
-    assert house.at_rest()
-    house.close()
-
-
-@virtual
-async def test_a_silent_worker_is_suspected_and_its_work_runs_elsewhere() -> None:
-    house = House(prefetch=0)
-    silent = house.join("silent", change=lambda worker: setattr(worker, "mute", True))
-    future = house.submit(1000)
-    await house.pass_ms(1)
-    house.join("other")
-    house.silence(silent)
-    answer = await future
-    assert answer.provenance.worker_id == "other"
-    assert silent.session.state is WorkerState.SUSPECT
-    # Three report intervals of silence, then one run.
-    assert house.loop.now_ns() == pytest.approx(160 * MS, abs=12 * MS)
-    assert silent.cancelled == [silent.received[0].item_ids[0]]
-    again = await house.submit()
-    assert again.provenance.worker_id == "other"
-    silent.speak()
-    assert silent.session.state.value == "ready"
-    assert house.dispatcher.counters.late_results == 1
-    assert house.at_rest()
-    house.close()
-
-
-@virtual
-async def test_a_loop_that_was_held_up_suspects_nobody_for_it() -> None:
-    house = House(prefetch=0)
-    worker = house.join()
-    await house.pass_ms(10)
-    # Virtual time jumps as if the process had been stopped; the reports come right after.
-    house.loop.jump(0.5)
-    await house.pass_ms(1)
-    assert worker.session.state.value == "ready"
-    await house.pass_ms(200)
-    assert worker.session.state.value == "ready"
-    house.close()
-
-
-@virtual
-async def test_the_first_answer_wins_when_a_suspect_comes_back() -> None:
-    house = House(prefetch=0)
-    slow = house.join("slow", change=lambda worker: setattr(worker, "mute", True))
-    future = house.submit(1000)
-    await house.pass_ms(1)
-    house.silence(slow)
-    await house.pass_ms(200)
-    assert slow.session.state is WorkerState.SUSPECT
-    assert house.dispatcher.gauges()["queued"] == 1
-    slow.speak()
-    answer = await future
-    assert answer.provenance.worker_id == "slow"
-    assert house.at_rest()
-    house.close()
-
-
-@virtual
-async def test_a_worker_that_sits_on_a_run_gets_no_more_though_it_reports() -> None:
-    house = House(prefetch=0)
-    stuck = house.join("stuck", change=lambda worker: setattr(worker, "mute", True))
-    future = house.submit(5000)
-    await house.pass_ms(1)
-    house.join("other")
-    answer = await future
-    assert answer.provenance.worker_id == "other"
-    assert stuck.session.state is WorkerState.SUSPECT
-    house.close()
-
-
-@virtual
-async def test_a_draining_worker_gets_no_new_work_and_finishes_the_old() -> None:
-    house = House(prefetch=0)
-    draining = house.join("draining")
-    first = house.submit()
-    await house.pass_ms(1)
-    house.report(draining, WorkerLoad(draining=True))
-    house.join("other")
-    second = house.submit()
-    assert (await first).provenance.worker_id == "draining"
-    assert (await second).provenance.worker_id == "other"
-    assert draining.session.state is WorkerState.DRAINING
-    house.report(draining, WorkerLoad())
-    assert draining.session.state.value == "ready"
-    house.close()
-
-
-@virtual
-async def test_a_worker_s_refusal_is_tried_again_and_then_answered() -> None:
-    house = House()
-    house.join(change=lambda worker: setattr(worker, "status", ItemStatus.UNAVAILABLE))
-    with pytest.raises(Unavailable, match="did not execute"):
-        await house.submit(1000)
-    assert len(house.workers[0].received) == 3
-    assert house.at_rest()
-    house.close()
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        (ItemStatus.INVALID_ARGUMENT, InvalidRequest),
-        (ItemStatus.EXPIRED, TooLate),
-        (ItemStatus.INTERNAL, WorkerFault),
-    ],
-)
-def test_how_an_item_ends_is_how_its_request_ends(
-    status: ItemStatus, error: type[Exception]
-) -> None:
-    async def ends() -> None:
-        house = House()
-        house.join(change=lambda worker: setattr(worker, "status", status))
-        with pytest.raises(error):
-            await house.submit(1000)
-        assert house.at_rest()
-        house.close()
-
-    run(ends())
-
-
-@virtual
 async def test_unknown_models_classes_and_pins_are_named() -> None:
     house = House(classes={"gold": ClassConfig(minimum_quality=0.85)})
     house.join()
@@ -486,83 +290,3 @@ async def test_closing_ends_what_is_left() -> None:
         with pytest.raises(Unavailable, match="shutting down"):
             await future
     assert house.at_rest()
-
-
-@pytest.mark.parametrize("policy", ["accurate", "cheap"])
-def test_comparison_policies_run_on_the_same_dispatcher(policy: str) -> None:
-    async def compare() -> None:
-        house = House(policy=policy)
-        house.join()
-        futures = [house.submit(1000) for _ in range(5)]
-        answers = await asyncio.gather(*futures)
-        expected = "best" if policy == "accurate" else "fast"
-        assert {answer.provenance.variant for answer in answers} == {expected}
-        assert house.at_rest()
-        house.close()
-
-    run(compare())
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    bursts=st.lists(
-        st.lists(st.tuples(st.integers(1, 30), st.integers(20, 400)), min_size=1, max_size=12),
-        min_size=1,
-        max_size=8,
-    ),
-    cancelled=st.sets(st.integers(0, 95)),
-    lost_after=st.integers(0, 12),
-)
-def test_everybody_gets_his_own_answer_or_an_error(
-    bursts: list[list[tuple[int, int]]], cancelled: set[int], lost_after: int
-) -> None:
-    """Case 14: shared runs, results in any order, cancels and a lost worker in between."""
-
-    async def storm() -> None:
-        house = House(max_batch=8, prefetch=2)
-        shared = model(fixed_share=0.7)
-        for _ in range(2):
-            house.join(models=(shared,), change=lambda worker: setattr(worker, "mixed", True))
-        futures = {}
-        requests = []
-        for turn, burst in enumerate(bursts):
-            for tokens, deadline_ms in burst:
-                request = house.ask(deadline_ms, tokens=tokens)
-                requests.append(request)
-                with contextlib.suppress(Refused, TooLate):
-                    futures[request.id] = house.dispatcher.submit(request)
-            if turn == lost_after:
-                house.leave(house.workers[0])
-            await house.pass_ms(4)
-            for place in cancelled:
-                if place < len(requests):
-                    house.dispatcher.cancel(requests[place])
-        for request_id, future in futures.items():
-            try:
-                answer = await future
-            except (Refused, TooLate, Cancelled):
-                continue
-            assert answer.outputs[0].data == request_id.to_bytes(8, "little")
-        await house.pass_ms(500)
-        assert house.at_rest()
-        executed = [request for worker in house.workers for request in worker.executed]
-        assert len(executed) <= sum(r.dispatches for r in requests)
-        assert house.dispatcher.counters.expired_work_executed == 0
-        house.close()
-
-    run(storm())
-
-
-@virtual
-async def test_a_burst_shares_runs_where_that_pays() -> None:
-    """Cases 12 and 13: lengths differ, the runs are shared, and all together are faster."""
-    house = House(max_batch=8)
-    house.join(models=(model(fixed_share=0.8),))
-    lengths = [2, 9, 30, 5, 14, 7, 3, 22]
-    futures = [house.dispatcher.submit(house.ask(400, tokens=n)) for n in lengths]
-    answers = await asyncio.gather(*futures)
-    assert max(answer.outcome.batch_size for answer in answers) > 1
-    alone = 8 * 8 * MS + 92 * MS // 5
-    assert sum(answer.outcome.charged_cpu_ns for answer in answers) < 0.6 * alone
-    assert house.loop.now_ns() < 0.6 * alone
-    house.close()

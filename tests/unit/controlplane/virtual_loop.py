@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any
 
 
@@ -65,3 +66,15 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         loop.run_until_complete(main)
     finally:
         loop.close()
+
+
+def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A coroutine as a test that runs on a virtual loop of its own."""
+
+    @wraps(test)
+    def on_a_loop_of_its_own() -> None:
+        run(test())
+
+    # Otherwise pytest takes the test for the coroutine that it wraps.
+    del on_a_loop_of_its_own.__wrapped__
+    return on_a_loop_of_its_own
