@@ -51,12 +51,13 @@ class EdfQueue(Generic[T]):
 
     def push(self, key: int, item_id: int, item: T) -> bool:
         """Add an item; False, and nothing added, when the queue is full."""
-        if len(self._items) >= self._capacity:
+        items = self._items
+        if len(items) >= self._capacity:
             return False
-        if item_id in self._items:
+        if item_id in items:
             raise ValueError(f"item {item_id} is queued already")
         entry = (key, item_id)
-        self._items[item_id] = (entry, item)
+        items[item_id] = (entry, item)
         heapq.heappush(self._heap, entry)
         return True
 
@@ -87,7 +88,7 @@ class EdfQueue(Generic[T]):
         found = self._items.pop(item_id, None)
         if found is None:
             return None
-        if self.garbage > len(self._items) + _TOLERATED_GARBAGE:
+        if len(self._heap) - 2 * len(self._items) > _TOLERATED_GARBAGE:
             self._heap = [entry for entry, _ in self._items.values()]
             heapq.heapify(self._heap)
         return found[1]

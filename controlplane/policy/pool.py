@@ -22,13 +22,18 @@ _SCAN = 64
 
 
 class Pool:
-    """Queue, corrections and load of one model. The scheduler keeps `live`, `idle` and `busy`."""
+    """Queue, corrections and load of one model.
+
+    `queued` counts the waiting requests. `hands.Hands` keeps `live`, `idle`, `busy` and
+    `free_times`.
+    """
 
     def __init__(self, model: str, table: VariantTable, policy: Policy, settings: Settings) -> None:
         self.model = model
         self.table = table
         self.policy = policy
         self.corrections = Corrections([c.profile.sigma for c in table.candidates])
+        self.queued = 0
         self.live = 0
         self.idle = 0
         self.busy = BusyWork()
@@ -39,9 +44,6 @@ class Pool:
         self._settings = settings
         self._queue: EdfQueue[Entry] = EdfQueue(settings.bounds.max_items)
         self._work = QueuedWork(len(table))
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def head_deadline_ns(self) -> int | None:
         """Deadline of the head; None when nothing is queued."""
@@ -71,7 +73,7 @@ class Pool:
         """
         nominal = self._nominal(request)
         estimates = self._estimates(request.eligible, nominal, -1)
-        self.demand.arrive(min(estimate.predicted_ns for estimate in estimates), now_ns)
+        self.demand.arrive(min([estimate.predicted_ns for estimate in estimates]), now_ns)
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
@@ -142,6 +144,7 @@ class Pool:
         self.table = table
         self._queue = EdfQueue(self._settings.bounds.max_items)
         self._work = QueuedWork(len(table))
+        self.queued = 0
         orphans: list[tuple[Request, ControlPlaneError]] = []
         for request in queued:
             before = {names[k] for k in request.eligible}
@@ -277,7 +280,7 @@ class Pool:
             deadline_ns=request.deadline_ns - request.arrived_ns,
             busy_ns=self.busy.residual_ns(now_ns),
             queued_ns=max(0.0, self.queued_work_ns() - fastest_ns),
-            waiting=len(self._queue) - 1,
+            waiting=self.queued - 1,
             workers=self.live,
             hopeful_ns=hopeful_ns,
             start_ns=taker.start_ns,
@@ -295,7 +298,7 @@ class Pool:
         return Load(
             wait_ns=self.free_times.wait_ns(ahead, self.live, now_ns),
             total_ns=queued,
-            queued=len(self._queue),
+            queued=self.queued,
             workers=self.live,
             idle=self.idle,
         )
@@ -326,6 +329,7 @@ class Pool:
         entry = Entry(request, nominal, fastest, least, mask, best)
         if not self._queue.push(key, request.id, entry):
             return False
+        self.queued += 1
         self._work.add(request.deadline_ns, fastest, least)
         return True
 
@@ -334,6 +338,7 @@ class Pool:
         self._forget(entry)
 
     def _forget(self, entry: Entry) -> None:
+        self.queued -= 1
         self._work.remove(entry.request.deadline_ns, entry.fastest, entry.fastest_ns)
 
 

@@ -41,7 +41,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Requests queued in all pools."""
-        return sum(map(len, self.pools.values()))
+        return sum([pool.queued for pool in self.pools.values()])
 
     @property
     def in_flight(self) -> int:
@@ -87,7 +87,7 @@ class Scheduler:
 
         Pools take turns by the deadlines of their heads.
         """
-        waiting = [pool for pool in self.pools.values() if len(pool)]
+        waiting = [pool for pool in self.pools.values() if pool.queued]
         if not waiting:
             return None
         self._hands.wake(now_ns)

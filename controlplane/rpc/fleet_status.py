@@ -71,7 +71,7 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
         manifest_digest=info.manifest_digest,
         state=_state(registry, pool),
         workers=pool.live,
-        queued=len(pool),
+        queued=pool.queued,
         in_flight=sum(
             len(flight.requests)
             for session in registry.workers()
