@@ -10,6 +10,9 @@ from controlplane.policy.margins import needed_ns
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import Shape
 
+# So many followers in a row that do not fit end the search.
+_MISSES = 4
+
 # A member must save at least this share of what it costs to run alone.
 PAYING_SHARE = 0.1
 
@@ -68,14 +71,19 @@ def grow(head: Member, followers: Iterable[Member], run: Run, limit: int) -> lis
     A follower joins when the profile says that it pays, when every member so far and
     itself are still on time with margin after the longer run, when the run stays within
     the reserve of each (a newcomer may have to wait for all of it), and, unless the
-    variant is the fastest, when `W` of the whole run does too.
+    variant is the fastest, when `W` of the whole run does too. `followers` is read only as
+    far as needed.
     """
     if limit < 2 or not pays(run.profile, head.shape):
         return []
     joined: list[int] = []
     shapes: list[Shape] = []
     slack, deadline, ahead = head.slack_ns, head.deadline_ns, run.ahead_ns
+    misses = 0
     for place, follower in enumerate(followers):
+        if misses == _MISSES:
+            break
+        misses += 1
         if not pays(run.profile, follower.shape):
             continue
         shapes.append(follower.shape)
@@ -85,6 +93,7 @@ def grow(head: Member, followers: Iterable[Member], run: Run, limit: int) -> lis
         behind = ahead - follower.fastest_ns
         if _fits(service, least_slack, least_deadline, behind, run):
             joined.append(place)
+            misses = 0
             slack, deadline, ahead = least_slack, least_deadline, behind
             if len(joined) == limit - 1:
                 break

@@ -207,7 +207,14 @@ class Pool:
         limit: int,
     ) -> list[Entry]:
         candidate = self.table.candidates[number]
-        mates = [e for e in self._next(2 * limit) if e.mask >> number & 1]
+        mates: list[Entry] = []
+
+        def members() -> Iterator[batching.Member]:
+            for entry in self._next(2 * limit):
+                if entry.mask >> number & 1:
+                    mates.append(entry)
+                    yield self._member(entry, candidate.tokenizer, now_ns, trip_ns)
+
         run = batching.Run(
             profile=candidate.profile,
             factor=self.corrections.factors[number],
@@ -220,9 +227,9 @@ class Pool:
             reserve=self._settings.reserve,
             fallback=number == head.fastest,
         )
-        members = (self._member(e, candidate.tokenizer, now_ns, trip_ns) for e in mates)
         first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
-        return [mates[place] for place in batching.grow(first, members, run, limit)]
+        joined = batching.grow(first, members(), run, limit)
+        return [mates[place] for place in joined]
 
     def _shared(
         self, head: Entry, joined: list[Entry], decision: Decision, candidate: Candidate

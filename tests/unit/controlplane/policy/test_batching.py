@@ -1,5 +1,6 @@
 """Case 13: a shared run only where it pays and everybody is still on time."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from controlplane.policy.batching import Member, Run, fair_share, grow, pays
@@ -71,3 +72,15 @@ def test_free_workers_are_not_left_without_work() -> None:
     assert fair_share(waiting=8, takers=4) == 2
     assert fair_share(waiting=3, takers=4) == 1
     assert fair_share(waiting=5, takers=2) == 3
+
+
+def test_the_search_ends_when_nobody_fits_any_more() -> None:
+    read = []
+
+    def followers() -> Iterator[Member]:
+        for place in range(1000):
+            read.append(place)
+            yield member(slack=100)
+
+    assert grow(member(), followers(), RUN, 8) == []
+    assert len(read) == 5
