@@ -117,7 +117,11 @@ def _git(root: Path, *arguments: str) -> str:
 def command_line(argv: Sequence[str] | None = None) -> str:
     """How this process was started, with the program reduced to its name."""
     given = list(sys.argv if argv is None else argv)
-    return shlex.join([Path(given[0]).name, *given[1:]]) if given else ""
+    if not given:
+        return ""
+    name = Path(given[0]).name
+    # `python -m deploy.cli` is the same command.
+    return shlex.join(["orchid" if name == "__main__.py" else name, *given[1:]])
 
 
 def make_report(

@@ -30,11 +30,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class StreamAnswer:
-    """One message of a stream: the request it belongs to, its status, the response's bytes."""
+    """One message of a stream: the request it belongs to, its status, and what it holds.
+
+    `response` are the response's bytes when `code` is 0, `error` is the message otherwise.
+    """
 
     index: int
     code: int
-    response: bytes
+    response: bytes = b""
+    error: str = ""
 
 
 class Codec(TypingProtocol):
@@ -95,12 +99,13 @@ class NativeCodec:
         """See Codec."""
         parsed = inference_pb2.InferStreamResponse.FromString(message)
         if parsed.WhichOneof("result") == "error":
-            return StreamAnswer(int(parsed.request_id), parsed.error.code, b"")
+            error = parsed.error
+            return StreamAnswer(int(parsed.request_id), error.code, error=error.message)
         return StreamAnswer(int(parsed.request_id), _OK, parsed.response.SerializeToString())
 
 
 class OipCodec:
-    """The Open Inference Protocol, text as a BYTES tensor."""
+    """The Open Inference Protocol, text as a raw BYTES tensor, as stock clients send it."""
 
     unary_method = "/inference.GRPCInferenceService/ModelInfer"
     stream_method = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -108,8 +113,9 @@ class OipCodec:
     def body(self, plan: LoadPlan, text: str) -> bytes:
         """See Codec."""
         request = oip_pb2.ModelInferRequest(model_name=plan.model)
-        tensor = request.inputs.add(name="text", datatype="BYTES", shape=[1])
-        tensor.contents.bytes_contents.append(text.encode())
+        request.inputs.add(name="text", datatype="BYTES", shape=[1])
+        data = text.encode()
+        request.raw_input_contents.append(len(data).to_bytes(4, "little") + data)
         texts = {
             "tenant": plan.tenant,
             "request_class": plan.request_class,
@@ -144,7 +150,7 @@ class OipCodec:
         parsed = oip_pb2.ModelStreamInferResponse.FromString(message)
         answer = parsed.infer_response
         if parsed.error_message:
-            return StreamAnswer(int(answer.id), _UNKNOWN, b"")
+            return StreamAnswer(int(answer.id), _UNKNOWN, error=parsed.error_message)
         return StreamAnswer(int(answer.id), _OK, answer.SerializeToString())
 
 

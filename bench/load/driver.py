@@ -62,6 +62,7 @@ class Run:
         self._open = 0
         self._idle = asyncio.Event()
         self._cpu_s: dict[str, float] = {}
+        self._examples: dict[int, str] = {}
 
     async def execute(self, start_at_ns: Callable[[], int]) -> Records:
         """Connects, waits for the common start, sends everything, waits for the answers."""
@@ -150,7 +151,9 @@ class Run:
             response = await method(self._bodies[self._text[row]], timeout=timeout)
         except grpc.aio.AioRpcError as error:
             self._done[row] = self._now()
-            self._code[row] = error.code().value[0]
+            self._code[row] = code = error.code().value[0]
+            if code not in self._examples:
+                self._examples[code] = error.details() or ""
         else:
             self._done[row] = self._now()
             self._response[row] = response
@@ -210,7 +213,10 @@ class Run:
             answer = self._codec.stream_answer(message)
             self._done[answer.index] = self._now()
             self._code[answer.index] = answer.code
-            self._response[answer.index] = answer.response
+            if answer.code == OK:
+                self._response[answer.index] = answer.response
+            elif answer.code not in self._examples:
+                self._examples[answer.code] = answer.error
             free.append(None)
             freed.set()
 
@@ -238,6 +244,7 @@ class Run:
             variants=tuple(names),
             cpu_s=self._cpu_s,
             window_ns=(self._warmup_ns, self._span_ns),
+            examples=self._examples,
         )
 
 

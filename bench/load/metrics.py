@@ -41,6 +41,7 @@ class LoadResult:
     when there is none; `right_share` is right on-time answers among the offered.
     `variant_share` is of the on-time answers. CPU times are of the measured window.
     `send_lag_p99_ms` is how late the driver itself was: large means it was too slow.
+    `examples` has one message of the server for each status that is not OK.
     """
 
     offered: int
@@ -59,6 +60,7 @@ class LoadResult:
     driver_cpu_ms_per_request: float
     send_lag_p99_ms: float
     window_s: float
+    examples: Mapping[str, str]
 
     def as_point(self) -> dict[str, Any]:
         """The result as JSON values; nan becomes null."""
@@ -103,6 +105,7 @@ def measure(plan: LoadPlan, workload: Workload, records: Records) -> LoadResult:
         driver_cpu_ms_per_request=1e3 * records.cpu_s["driver"] / max(1, offered),
         send_lag_p99_ms=float(np.percentile((sent - due) / 1e6, 99)) if offered else 0.0,
         window_s=window_s,
+        examples={_code_name(code): text for code, text in records.examples.items()},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,8 @@ class Records:
 
     `variant` indexes `variants`, `predicted` is the answered class; both -1 without an
     answer. `cpu_s` is CPU seconds inside the measured window by process name, with the
-    driver itself as "driver". `window_ns` is the measured window.
+    driver itself as "driver". `window_ns` is the measured window. `examples` has one
+    message of the server for each code that is not OK.
     """
 
     due_ns: NDArray[np.int64]
@@ -33,6 +34,7 @@ class Records:
     variants: tuple[str, ...]
     cpu_s: Mapping[str, float]
     window_ns: tuple[int, int]
+    examples: Mapping[int, str] = field(default_factory=dict)
 
 
 _COLUMNS = ("due_ns", "sent_ns", "done_ns", "code", "text", "variant", "predicted")
@@ -45,6 +47,7 @@ def save_records(path: Path, records: Records) -> None:
             "variants": records.variants,
             "cpu_s": dict(records.cpu_s),
             "window_ns": records.window_ns,
+            "examples": {str(code): text for code, text in records.examples.items()},
         }
     )
     with path.open("wb") as file:
@@ -61,6 +64,7 @@ def load_records(path: Path) -> Records:
         variants=tuple(meta["variants"]),
         cpu_s=meta["cpu_s"],
         window_ns=(meta["window_ns"][0], meta["window_ns"][1]),
+        examples={int(code): text for code, text in meta["examples"].items()},
     )
 
 
@@ -82,6 +86,7 @@ def merge(shards: Sequence[Records]) -> Records:
         variants=names,
         cpu_s=cpu_s,
         window_ns=shards[0].window_ns,
+        examples={code: text for shard in shards for code, text in shard.examples.items()},
     )
 
 

@@ -287,6 +287,7 @@ def _print_load(result: LoadResult) -> None:
         f"{result.driver_cpu_ms_per_request:.3f} CPU ms/request, "
         f"p99 {result.send_lag_p99_ms:.1f} ms late"
     )
+    rows |= {name: text for name, text in result.examples.items() if text}
     for name, value in rows.items():
         if value:
             table.add_row(name, value)

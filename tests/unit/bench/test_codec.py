@@ -28,7 +28,8 @@ def test_an_oip_body_and_its_envelope_are_one_request() -> None:
     wire = OipCodec().body(PLAN, "héllo") + OipCodec().envelope(7, 120)
     request = oip_pb2.ModelInferRequest.FromString(wire)
     assert (request.model_name, request.id) == ("m", "7")
-    assert request.inputs[0].contents.bytes_contents[0] == "héllo".encode()
+    raw = request.raw_input_contents[0]
+    assert (int.from_bytes(raw[:4], "little"), raw[4:]) == (6, "héllo".encode())
     parameters = request.parameters
     assert parameters["variant"].string_param == "v"
     assert parameters["deadline_ms"].int64_param == 120

@@ -33,6 +33,7 @@ def result(on_time: float, latency: bool = True) -> LoadResult:
         driver_cpu_ms_per_request=0.3,
         send_lag_p99_ms=1.0,
         window_s=10.0,
+        examples={"RESOURCE_EXHAUSTED": "full"},
     )
 
 

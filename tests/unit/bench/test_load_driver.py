@@ -51,7 +51,8 @@ class Server(inference_pb2_grpc.InferenceServicer):
             self.deadlines.append(request.deadline_ms)
             if self.refuse:
                 yield inference_pb2.InferStreamResponse(
-                    request_id=request.request_id, error=inference_pb2.InferError(code=8)
+                    request_id=request.request_id,
+                    error=inference_pb2.InferError(code=8, message="full"),
                 )
             else:
                 yield inference_pb2.InferStreamResponse(
@@ -107,6 +108,7 @@ async def test_a_refusal_keeps_its_code(server: tuple[Server, str], stream: bool
     chosen = plan(server[1], stream=stream)
     result = measure(chosen, WORKLOAD, await drive(chosen))
     assert result.outcomes == {"RESOURCE_EXHAUSTED": result.offered}
+    assert result.examples == {"RESOURCE_EXHAUSTED": "full"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

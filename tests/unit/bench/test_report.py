@@ -37,3 +37,4 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_names_the_program_not_its_place() -> None:
     assert command_line(["/opt/x/bin/orchid", "bench", "a b"]) == "orchid bench 'a b'"
+    assert command_line(["/opt/deploy/cli/__main__.py", "demo"]) == "orchid demo"
