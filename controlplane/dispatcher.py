@@ -24,6 +24,7 @@ from controlplane.errors import (
     WorkerFault,
 )
 from controlplane.expiry import Deadlines
+from controlplane.gauges import gauges, violations
 from controlplane.members import Members
 from controlplane.pending import Pending
 from controlplane.policy.admission import Bounds
@@ -164,15 +165,11 @@ class Dispatcher:
 
     def gauges(self) -> dict[str, int]:
         """What goes up and comes down again: all 0 when nothing is in the house."""
-        return {
-            "pending": len(self._pending),
-            "queued": self._scheduler.queued,
-            "in_flight": self._scheduler.in_flight,
-            "runs": self._scheduler.runs,
-            "deadlines": len(self._deadlines),
-            "queued_work_ns": sum(pool.nominal_work_ns for pool in self.pools()),
-            "busy_runs": sum(len(pool.busy) for pool in self.pools()),
-        }
+        return gauges(self._scheduler, pending=len(self._pending), deadlines=len(self._deadlines))
+
+    def violations(self) -> list[str]:
+        """Every broken invariant; empty when everything adds up."""
+        return violations(self._scheduler, self.gauges(), self._now_ns())
 
     # --- membership -----------------------------------------------------------------
 

@@ -207,6 +207,31 @@ class Hands:
             heapq.heappop(wakes)
         return None
 
+    def violations(self, pool: Pool, now_ns: int) -> list[str]:
+        """Every way in which a pool's counts disagree with what its workers hold."""
+        members = [s for s in self._slots.values() if s.trusted and pool in s.masks]
+        busy = [slot for slot in members if slot.flights]
+        residual = sum(slot.in_hand_ns(now_ns) for slot in busy)
+        listed = len(self._idle[pool]) + len(self._open[pool])
+        pairs = {
+            "live workers": (pool.live, len(members)),
+            "idle workers": (pool.idle, len(members) - len(busy)),
+            "started runs": (len(pool.busy), len(busy)),
+            "residual work": (pool.busy.residual_ns(now_ns), residual),
+            "busy workers": (len(pool.free_times), len(busy)),
+        }
+        found = [
+            f"{pool.model}: counts {kept} {what}, there are {real}"
+            for what, (kept, real) in pairs.items()
+            if kept != real
+        ]
+        if listed > len(members):
+            found.append(f"{pool.model}: lists {listed} takers of {len(members)} workers")
+        held = sum(len(f.requests) for slot in self._slots.values() for f in slot.flights)
+        if self.in_flight != held:
+            found.append(f"counts {self.in_flight} requests in flight, workers hold {held}")
+        return found
+
     def _enter(self, slot: Slot, now_ns: int) -> None:
         if slot.trusted:
             for pool in slot.masks:

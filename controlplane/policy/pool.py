@@ -156,6 +156,21 @@ class Pool:
                 self.requeue(request)
         return orphans
 
+    def violations(self) -> list[str]:
+        """Every way in which the counts disagree with what is queued; empty when sound."""
+        entries = list(self._queue.items())
+        per_variant = [0] * len(self.table)
+        for entry in entries:
+            per_variant[entry.fastest] += entry.fastest_ns
+        found = []
+        if self.queued != len(entries):
+            found.append(f"{self.model}: counts {self.queued} queued, holds {len(entries)}")
+        if self._work.per_variant != per_variant or self._work.total != sum(per_variant):
+            found.append(f"{self.model}: keeps {self._work.per_variant}, queued {per_variant}")
+        if self._queue.garbage > len(entries) + 65:
+            found.append(f"{self.model}: {self._queue.garbage} dead entries, {len(entries)} alive")
+        return found
+
     def reconsider(self, request: Request, before: set[str]) -> tuple[int, ...]:
         """Numbers that may answer a request in this table, given the names that could before.
 

@@ -156,6 +156,14 @@ class Scheduler:
         slot = self._hands.slot(number)
         return () if slot is None else tuple(slot.flights)
 
+    def violations(self, now_ns: int) -> list[str]:
+        """Every broken invariant, in words; empty when everything adds up."""
+        found: list[str] = []
+        for pool in self.pools.values():
+            found += pool.violations()
+            found += self._hands.violations(pool, now_ns)
+        return found
+
     def _step(self, pool: Pool, now_ns: int) -> Flight | Shed | None:
         for slot, taker in self._hands.takers(pool, now_ns):
             choice = pool.take(taker, now_ns, self._hands.trip_ns)

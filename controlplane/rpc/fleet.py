@@ -106,7 +106,9 @@ class FleetServicer:
     async def GetStatus(
         self, request: fleet_pb2.GetStatusRequest, context: Context
     ) -> fleet_pb2.GetStatusResponse:
-        """Workers, pools, counters and gauges as they are now."""
+        """Workers, pools, counters and gauges as they are now; broken invariants are logged."""
+        for violation in self._dispatcher.violations():
+            _log.error("broken invariant: %s", violation)
         return status_response(self._status, self._registry, self._dispatcher, self._now_ns())
 
     def _join(self, hello: fleet_pb2.WorkerHello) -> _Link:

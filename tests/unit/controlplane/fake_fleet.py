@@ -254,6 +254,7 @@ class House:
 
     def at_rest(self) -> bool:
         """Nothing is in the house."""
+        assert self.dispatcher.violations() == []
         return not any(self.dispatcher.gauges().values())
 
     async def pass_ms(self, ms: float) -> None:
