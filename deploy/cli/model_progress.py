@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich import filesize
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -13,7 +14,6 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    filesize,
 )
 from rich.text import Text
 

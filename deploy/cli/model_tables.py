@@ -87,7 +87,7 @@ def build_table(report: BuildReport) -> Group:
 
 
 def _variant_rows(manifest: Manifest, variant: Variant) -> Iterator[tuple[str, ...]]:
-    head = (
+    head: tuple[str, ...] = (
         variant.name,
         variant.layout,
         variant.precision,
