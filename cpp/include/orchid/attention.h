@@ -29,8 +29,9 @@ struct AttentionArgs {
 // Query rows one work item covers. Long sequences become several items.
 constexpr std::int64_t kAttentionItemRows = 240;
 
-// Runs `args` one item at a time, on any number of threads. Allocates nothing. Run(i) may be called
-// concurrently for different i, each i once; the scratch is static per thread and of fixed size.
+// Runs `args` one item at a time, on any number of threads: Run(i) may be called concurrently for
+// different i, each i once. A calling thread keeps a scratch that grows once, to 512 rows of K and
+// V of one head and some scores.
 class AttentionPlan {
  public:
   // The fastest kernel of `simd` or below that takes args.head_dim. `args` is copied.
