@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import io
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -114,3 +117,24 @@ def test_an_archive_with_another_hash_is_refused_and_removed(
     with pytest.raises(headers.UnavailableError, match="expected"):
         headers.from_release(target)
     assert not (tmp_path / name).exists()
+
+
+def test_the_release_archive_gives_its_headers_and_nothing_else(
+    scripts: tuple[ModuleType, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, headers = scripts
+    monkeypatch.setattr(headers.platform, "machine", lambda: "x86_64")
+    top = f"onnxruntime-linux-x64-{headers.VERSION}"
+    served = tmp_path / "served" / f"v{headers.VERSION}"
+    served.mkdir(parents=True)
+    with tarfile.open(served / f"{top}.tgz", "w:gz") as tar:
+        for name in (f"include/{headers.MARK}", "include/core/deep.h", "lib/lib.so", "lib/x.h"):
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size = len(name)
+            tar.addfile(info, io.BytesIO(name.encode()))
+    archive = (served / f"{top}.tgz").read_bytes()
+    monkeypatch.setitem(headers.SHA256, "x64", hashlib.sha256(archive).hexdigest())
+    monkeypatch.setattr(headers, "RELEASES", served.parent.as_uri())
+    target = headers.cached_or_made(tmp_path / "cache" / "release", headers.from_release)
+    assert sorted(path.name for path in target.iterdir()) == ["deep.h", headers.MARK]
+    assert list(target.parent.iterdir()) == [target]
