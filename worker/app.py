@@ -198,11 +198,14 @@ class WorkerApp:
         )
 
     def _open_session(self, graph: Path) -> engine.Session:
-        return engine.Session(
+        session = engine.Session(
             graph,
             intra_op_threads=self._config.intra_op_threads,
             spinning=self._config.spinning,
         )
+        if session.sharing_note:
+            log.warning("%s holds weights of its own: %s", graph.name, session.sharing_note)
+        return session
 
     def _on_engine(self, function: Callable[[], T]) -> T:
         try:

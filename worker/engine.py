@@ -57,7 +57,7 @@ class Session:
     `intra_op_threads` counts the calling thread. `spinning` lets idle pool threads busy-wait.
     `config` holds ONNX Runtime session settings. With `share_weights`, external weights come from
     a graph prepared once for this host (below `cache`, see `worker.prepared`), so that all
-    processes map one copy; `sharing_note` says why not where they do not.
+    processes map one copy; `sharing_note` says why not where that was wanted and failed.
     Raises `ModelLoadError` when the file or graph cannot be served.
     """
 
@@ -73,7 +73,7 @@ class Session:
     ) -> None:
         if not path.is_file():
             raise ModelLoadError(f"cannot load {path}: there is no such file")
-        found = Prepared(path, False, "sharing is off")
+        found = Prepared(path, False, "")
         if share_weights:
             host = f"{machine_class()} {runtime_info().library_version}"
             where = cache or default_cache()

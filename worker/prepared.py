@@ -28,7 +28,10 @@ _LOCATION = b"\x0a\x08location\x12"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The graph to load: `prepared`, or the source as it is with the reason in `note`."""
+    """The graph to load: `prepared`, or the source as it is.
+
+    `note` says what went wrong; it is empty for a source without external weights.
+    """
 
     graph: Path
     prepared: bool
@@ -70,7 +73,7 @@ def prepared_graph(
     data = source.read_bytes()
     weights = [source.parent / name for name in external_files(data)]
     if not weights:
-        return Prepared(source, False, "the graph has no external weights")
+        return Prepared(source, False, "")
     try:
         entry = cache / _key(data, weights, host)
         if not (entry / GRAPH_NAME).is_file():
