@@ -74,7 +74,8 @@ class ControlPlaneConfig:
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
     is P(on time) >= 0.95); `prefetch` the most batches a worker may hold besides the
-    running one; `max_batch` the most requests in one run. `default_deadline_ms` is for
+    running one; `max_batch` the most requests in one run. A variant whose measured quality is
+    within `quality_resolution` of a faster one's is not routed to. `default_deadline_ms` is for
     requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.
     """
 
@@ -85,6 +86,7 @@ class ControlPlaneConfig:
     confidence_z: float = 1.645
     prefetch: int = 1
     max_batch: int = 16
+    quality_resolution: float = 0.002
     default_deadline_ms: int = 0
     deadline_cap_ms: int = 10_000
     preprocess_threads: int = 1
@@ -100,6 +102,8 @@ class ControlPlaneConfig:
             raise ValueError(f"reserve_fraction must be in (0, 1], got {self.reserve_fraction}")
         if self.confidence_z < 0.0:
             raise ValueError(f"confidence_z must not be negative, got {self.confidence_z}")
+        if not 0.0 <= self.quality_resolution < 1.0:
+            raise ValueError(f"quality_resolution must be in [0, 1), got {self.quality_resolution}")
         at_least = {
             "prefetch": (self.prefetch, 0),
             "max_batch": (self.max_batch, 1),

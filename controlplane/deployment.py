@@ -12,8 +12,11 @@ from controlplane.policy.records import RequestClass
 from controlplane.registry import ModelInfo
 
 
-def variant_table(info: ModelInfo) -> VariantTable:
-    """The variants of a model that some worker has ready and profiled."""
+def variant_table(info: ModelInfo, quality_resolution: float) -> VariantTable:
+    """The variants of a model that some worker has ready and profiled.
+
+    See `ControlPlaneConfig.quality_resolution`.
+    """
     return VariantTable.build(
         [
             Candidate(
@@ -28,6 +31,7 @@ def variant_table(info: ModelInfo) -> VariantTable:
             if variant.ready and variant.profile is not None
         ],
         deployment=info,
+        resolution=quality_resolution,
     )
 
 

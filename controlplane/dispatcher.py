@@ -321,7 +321,7 @@ class Dispatcher:
                     self._again(pending, flight, WorkerFault("the worker fell silent"))
 
     def _deploy(self, info: ModelInfo) -> None:
-        table = variant_table(info)
+        table = variant_table(info, self._config.quality_resolution)
         if not len(table):
             return
         pool = self._scheduler.pools.get(info.name)

@@ -56,23 +56,25 @@ class Candidate:
     batchable: bool = False
 
 
-def dominated(candidates: Sequence[Candidate], reference: Mapping[str, Shape]) -> dict[str, str]:
-    """Which candidates another one beats in both quality and predicted service.
+def dominated(
+    candidates: Sequence[Candidate], reference: Mapping[str, Shape], resolution: float = 0.0
+) -> dict[str, str]:
+    """Which candidates a faster one all but equals in quality.
 
-    Maps each dominated name to the name that dominates it: at least as good and at most
-    as slow at the reference shape of its tokenizer, and better in one of the two. Of
-    equals the earlier one stays.
+    Maps each dominated name to the name that dominates it. From the fastest at the
+    reference shape of its tokenizer to the slowest, a candidate stays when its quality is
+    above the best so far by more than `resolution`, the least difference that the
+    evidence can tell; of equals the earlier one stays.
     """
     costs = [c.profile.predict(reference[c.tokenizer]) for c in candidates]
     beaten: dict[str, str] = {}
-    best_cost: int | None = None
-    best_name = ""
-    order = sorted(range(len(candidates)), key=lambda i: (-candidates[i].quality, costs[i], i))
-    for i in order:
-        if best_cost is not None and costs[i] >= best_cost:
-            beaten[candidates[i].name] = best_name
+    best: Candidate | None = None
+    for i in sorted(range(len(candidates)), key=lambda i: (costs[i], -candidates[i].quality, i)):
+        candidate = candidates[i]
+        if best is not None and candidate.quality <= best.quality + resolution:
+            beaten[candidate.name] = best.name
         else:
-            best_cost, best_name = costs[i], candidates[i].name
+            best = candidate
     return beaten
 
 
@@ -91,17 +93,23 @@ class VariantTable:
     dominated: Mapping[str, str]
     reference: Mapping[str, Shape]
     shortest_limit: int
+    resolution: float = 0.0
     deployment: object = field(default=None, compare=False)
     _remembered: dict[_Key, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def build(
-        candidates: Sequence[Candidate], reference_tokens: int = 0, deployment: object = None
+        candidates: Sequence[Candidate],
+        reference_tokens: int = 0,
+        deployment: object = None,
+        *,
+        resolution: float = 0.0,
     ) -> VariantTable:
         """Order the candidates and find the frontier.
 
         `reference_tokens` is the sequence length at which variants are compared; 0 takes
-        the length at which the profiles were measured.
+        the length at which the profiles were measured. `resolution` is the
+        difference in quality below which the slower of two variants is not worth its time.
         """
         length = reference_tokens or max(
             (c.profile.reference_tokens for c in candidates), default=0
@@ -115,9 +123,10 @@ class VariantTable:
         return VariantTable(
             candidates=ordered,
             numbers={c.name: k for k, c in enumerate(ordered)},
-            dominated=dominated(ordered, reference),
+            dominated=dominated(ordered, reference, resolution),
             reference=reference,
             shortest_limit=min((c.max_tokens for c in ordered if c.max_tokens), default=0),
+            resolution=resolution,
             deployment=deployment,
         )
 
@@ -158,7 +167,7 @@ class VariantTable:
         if not allowed:
             hint = f" (prohibited but unknown: {', '.join(unknown)})" if unknown else ""
             raise Unsatisfiable("no variant may answer: " + "; ".join(reasons) + hint)
-        beaten = dominated(allowed, self.reference)
+        beaten = dominated(allowed, self.reference, self.resolution)
         return tuple(self.numbers[c.name] for c in allowed if c.name not in beaten)
 
     def _names(self) -> str:

@@ -40,6 +40,24 @@ def test_dominated_variants_are_named_with_what_beats_them() -> None:
     }
 
 
+def test_a_gain_below_the_resolution_does_not_pay_for_a_slower_variant() -> None:
+    candidates = [
+        candidate("twice-the-cost", 0.9009, 20.0),
+        candidate("good", 0.9, 10.0),
+        candidate("better", 0.95, 30.0),
+    ]
+    assert dominated(candidates, WORDS, 0.002) == {"twice-the-cost": "good"}
+    assert dominated(candidates, WORDS) == {}
+
+
+def test_a_floor_still_reaches_a_variant_below_the_resolution() -> None:
+    table = VariantTable.build(
+        [candidate("slow", 0.9009, 20.0), candidate("good", 0.9, 10.0)], resolution=0.002
+    )
+    assert names(table, RequestClass(), WORDS) == ["good"]
+    assert names(table, RequestClass(minimum_quality=0.9005), WORDS) == ["slow"]
+
+
 def test_the_table_is_ordered_by_quality_and_leaves_the_dominated_out() -> None:
     table = VariantTable.build(
         [candidate("fast", 0.8, 4.0), candidate("best", 0.9, 10.0), candidate("bad", 0.7, 5.0)]
