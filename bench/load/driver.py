@@ -32,6 +32,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+_CONNECT_S = 30
+
 
 class Run:
     """One driver's run; owned by one event loop."""
@@ -67,7 +69,12 @@ class Run:
     async def execute(self, start_at_ns: Callable[[], int]) -> Records:
         """Connects, waits for the common start, sends everything, waits for the answers."""
         async with grpc.aio.insecure_channel(self.plan.target, options=_CHANNEL_OPTIONS) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 30)
+            try:
+                await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
+            except TimeoutError:
+                raise SystemExit(
+                    f"{self.plan.target} accepts no connection within {_CONNECT_S} s"
+                ) from None
             gc.collect()
             gc.freeze()
             self._start_ns = await asyncio.to_thread(start_at_ns)

@@ -48,6 +48,7 @@ def demo(
     from bench.workloads import WorkloadError, workload_for
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
+    from deploy.fleet import FleetError
     from deploy.state import AlreadyRunningError
     from worker.cpu_plan import read_cpu_plan
 
@@ -63,7 +64,7 @@ def demo(
             run = run_demo(spec, settings, workload, notify=notify, on_start=on_start)
     except WorkloadError as error:
         fail(str(error), error.remedy)
-    except (ClusterError, AlreadyRunningError, DriverError, ValueError) as error:
+    except (ClusterError, FleetError, AlreadyRunningError, DriverError, ValueError) as error:
         fail(str(error))
     report = run.report()
     write_report(out / "demo.json", report)
