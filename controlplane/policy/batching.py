@@ -56,6 +56,17 @@ def pays(profile: VariantProfile, shape: Shape) -> bool:
     return profile.s0_ns >= PAYING_SHARE * profile.predict(shape)
 
 
+def better_late(
+    profile: VariantProfile, shape: Shape, *, service_ns: float, trip_ns: float, room: int
+) -> bool:
+    """Whether a busy worker's next run should be held back until it is free.
+
+    A run shorter than the way to the worker gains more from those who come meanwhile and
+    share it than it loses by the worker's idle moment; `room` is how many more could.
+    """
+    return room > 0 and service_ns < trip_ns and pays(profile, shape)
+
+
 def fair_share(waiting: int, takers: int) -> int:
     """Most requests one run may take, so that free workers are not left without any.
 

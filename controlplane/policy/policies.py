@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from controlplane.policy.admission import Admission, Bounds, Load, admit
+from controlplane.policy.admission import Admission, admit
+from controlplane.policy.arrival import Arrival
+from controlplane.policy.early import Early
+from controlplane.policy.published import Published
 from controlplane.policy.records import Decision
 from controlplane.policy.selector import (
     Estimate,
@@ -19,23 +22,6 @@ from controlplane.policy.selector import (
     late_binding,
     reserve_share,
 )
-
-
-class Arrival(NamedTuple):
-    """A newcomer at the door. `eligible` are variant numbers, most accurate first.
-
-    `estimates` are their predictions, `nominal_ns` the same without the online correction,
-    `slack_ns` the time until its deadline, `trip_ns` the way to a worker and back.
-    """
-
-    now_ns: int
-    slack_ns: int
-    trip_ns: float
-    eligible: tuple[int, ...]
-    estimates: Sequence[Estimate]
-    nominal_ns: Sequence[int]
-    load: Load
-    bounds: Bounds
 
 
 class Policy(Protocol):
@@ -48,6 +34,13 @@ class Policy(Protocol):
     @property
     def by_deadline(self) -> bool:
         """Whether the queue is ordered by deadline (else by arrival)."""
+
+    @property
+    def second_look(self) -> bool:
+        """Whether a request whose time is up is dropped rather than run."""
+
+    def of_pool(self) -> Policy:
+        """The policy for one more pool: itself, unless it remembers arrivals."""
 
     def admit(self, arrival: Arrival) -> Admission:
         """Admit or refuse; an admission may leave fewer variants than were eligible."""
@@ -64,6 +57,11 @@ class Orchid:
     reserve: float = 0.35
     name: str = "orchid"
     by_deadline: bool = True
+    second_look: bool = True
+
+    def of_pool(self) -> Orchid:
+        """Keeps nothing between decisions, so one serves every pool."""
+        return self
 
     def admit(self, arrival: Arrival) -> Admission:
         """Refuse what would be late even on its fastest eligible variant."""
@@ -100,6 +98,11 @@ class Fixed:
     reason: str
     cheapest: bool
     by_deadline: bool = False
+    second_look: bool = True
+
+    def of_pool(self) -> Fixed:
+        """Keeps nothing between decisions, so one serves every pool."""
+        return self
 
     def admit(self, arrival: Arrival) -> Admission:
         """Refuse when work ahead plus own service is more than the deadline leaves."""
@@ -129,6 +132,9 @@ def build(name: str, *, confidence_z: float, reserve: float) -> Policy:
         "orchid": lambda: Orchid(confidence_z, reserve),
         "accurate": lambda: Fixed("accurate", Reason.FIXED_ACCURATE, cheapest=False),
         "cheap": lambda: Fixed("cheap", Reason.FIXED_CHEAP, cheapest=True),
+        "published-adaptive": lambda: Published(accurate_only=False),
+        "published-accurate": lambda: Published(accurate_only=True),
+        "early": lambda: Early(confidence_z),
     }
     if name not in makers:
         raise ValueError(f"unknown policy {name!r}; policies: {', '.join(sorted(makers))}")

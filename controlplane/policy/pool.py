@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
+from controlplane.policy.arrival import Arrival
 from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.ledgers import BusyWork, FreeTimes, QueuedWork
-from controlplane.policy.policies import Arrival, Policy
+from controlplane.policy.policies import Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
@@ -66,10 +67,18 @@ class Pool:
             total += sibling.own_work_ns()
         return total
 
-    def offer(self, request: Request, now_ns: int, trip_ns: float) -> Admission:
+    def offer(
+        self,
+        request: Request,
+        now_ns: int,
+        trip_ns: float,
+        in_flight: int = 0,
+        cpu_percent: float = 0.0,
+    ) -> Admission:
         """Admit a request with `eligible` set, or refuse it; `trip_ns` is the way there and back.
 
-        An admission may narrow `request.eligible`.
+        `in_flight` and `cpu_percent` are as in `Arrival`. An admission may narrow
+        `request.eligible`.
         """
         nominal = self._nominal(request)
         estimates = self._estimates(request.eligible, nominal, -1)
@@ -84,6 +93,9 @@ class Pool:
                 nominal_ns=nominal,
                 load=self._load(request.deadline_ns, now_ns),
                 bounds=self._settings.bounds,
+                table=self.table,
+                in_flight=in_flight,
+                cpu_percent=cpu_percent,
             )
         )
         if admission.admitted:
@@ -108,6 +120,8 @@ class Pool:
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
+        if taker.start_ns and self._held_back(trip_ns):
+            return None
         for entry in self._runnable(taker.mask):
             situation = self._situation(entry, taker, now_ns, trip_ns)
             estimates = self._estimates(entry.request.eligible, entry.nominal_ns, taker.mask)
@@ -179,6 +193,20 @@ class Pool:
         eligible = self.table.eligible(request.klass, request.shapes)
         kept = tuple(k for k in eligible if self.table.candidates[k].name in before)
         return kept or eligible
+
+    def _held_back(self, trip_ns: float) -> bool:
+        """Whether the head gains by waiting until a worker is free."""
+        head = self._queue.head()
+        if head is None:
+            return True
+        candidate = self.table.candidates[head.fastest]
+        return candidate.batchable and batching.better_late(
+            candidate.profile,
+            head.request.shapes[candidate.tokenizer],
+            service_ns=head.fastest_ns * self.corrections.factors[head.fastest],
+            trip_ns=trip_ns,
+            room=self._settings.max_batch - self.queued,
+        )
 
     def _rescale(self, candidate: Candidate) -> float:
         """Old over new nominal service of a variant at its reference; 1 for a new variant."""

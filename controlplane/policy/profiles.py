@@ -133,6 +133,12 @@ class VariantTable:
     def __len__(self) -> int:
         return len(self.candidates)
 
+    def usual_ns(self, number: int) -> float:
+        """A variant's p50 as profiled; its prediction at the reference where none was taken."""
+        candidate = self.candidates[number]
+        usual = candidate.profile.p50_ns
+        return usual or float(candidate.profile.predict(self.reference[candidate.tokenizer]))
+
     def eligible(self, klass: RequestClass, shapes: Mapping[str, Shape]) -> tuple[int, ...]:
         """Numbers of the variants that may answer, most accurate first, never empty.
 

@@ -13,6 +13,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight, Hands, all_flights
+from controlplane.policy.host_load import HostLoad
 from controlplane.policy.policies import Policy
 from controlplane.policy.pool import Pool, mask_of
 from controlplane.policy.profiles import VariantTable
@@ -36,6 +37,7 @@ class Scheduler:
         self.settings = settings
         self.pools: dict[str, Pool] = {}
         self._hands = Hands(settings.prefetch)
+        self._host = HostLoad()
         self._last_flight = 0
 
     @property
@@ -64,7 +66,14 @@ class Scheduler:
 
     def offer(self, request: Request, now_ns: int) -> Admission:
         """Put a request with `eligible` set before its pool's door."""
-        return self.pools[request.model].offer(request, now_ns, self._hands.trip_ns)
+        hands = self._hands
+        return self.pools[request.model].offer(
+            request, now_ns, hands.trip_ns, hands.in_flight, self._host.percent
+        )
+
+    def host_cpu(self, percent: float, now_ns: int) -> None:
+        """A worker reports how busy its whole machine is, 0 to 100."""
+        self._host.report(percent, now_ns)
 
     def withdraw(self, request: Request) -> bool:
         """Take a request out of its queue; False when it is not queued."""
@@ -129,7 +138,7 @@ class Scheduler:
         """
         pool = self.pools.get(model)
         if pool is None:
-            pool = self.pools[model] = Pool(model, table, self.policy, self.settings)
+            pool = self.pools[model] = Pool(model, table, self.policy.of_pool(), self.settings)
             self._hands.add_pool(pool)
             return []
         return pool.retable(table)

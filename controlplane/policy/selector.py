@@ -26,6 +26,7 @@ class Reason:
     ONLY_ELIGIBLE = "only-eligible"
     FIXED_ACCURATE = "fixed-most-accurate"
     FIXED_CHEAP = "fixed-cheapest"
+    FIXED_AT_ARRIVAL = "fixed-at-arrival"
     SHED_UNLIKELY = "shed-unlikely-on-time"
     EXPIRED = "expired"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from controlplane.policy.batching import Member, Run, fair_share, grow, pays
+from controlplane.policy.batching import Member, Run, better_late, fair_share, grow, pays
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import Shape
 
@@ -84,3 +84,15 @@ def test_the_search_ends_when_nobody_fits_any_more() -> None:
 
     assert grow(member(), followers(), RUN, 8) == []
     assert len(read) == 5
+
+
+def test_a_short_run_that_others_may_share_is_held_back_until_its_worker_is_free() -> None:
+    def held(
+        service_ns: float = 100.0, room: int = 5, profile: VariantProfile = CHEAP_TO_SHARE
+    ) -> bool:
+        return better_late(profile, TEN, service_ns=service_ns, trip_ns=1000.0, room=room)
+
+    assert held()
+    assert not held(service_ns=1000.0)
+    assert not held(room=0)
+    assert not held(profile=LINEAR)

@@ -111,6 +111,20 @@ def test_a_worker_gets_its_next_run_shortly_before_it_frees() -> None:
     assert clean(made)
 
 
+def test_short_runs_that_pay_to_share_gather_until_their_worker_is_free() -> None:
+    table = VariantTable.build([candidate("best", 0.9, 0.1, fixed_share=0.8)])
+    made = scheduler(table=table, max_batch=4)
+    made.assume_trip(MS)
+    admit(made, request(60, table=table))
+    first = step(made, 0)
+    admit(made, request(60, table=table), request(60, table=table))
+    assert made.next_step(0) is None
+    end(made, first, 1)
+    assert len(step(made, 1).requests) == 2
+    admit(made, *(request(60, table=table) for _ in range(4)))
+    assert len(step(made, 1).requests) == 4
+
+
 def test_no_wake_is_asked_for_while_nothing_waits() -> None:
     made = scheduler()
     admit(made, request(60))
