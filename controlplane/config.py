@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-PolicyName = Literal["orchid", "accurate", "cheap"]
+PolicyName = Literal[
+    "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
+]
 
 
 @dataclass(frozen=True, slots=True)

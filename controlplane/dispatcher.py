@@ -200,6 +200,7 @@ class Dispatcher:
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker."""
         self._members.heard(session)
+        self._scheduler.host_cpu(session.load.host_cpu_percent, session.heard_ns)
 
     # --- results --------------------------------------------------------------------
 
