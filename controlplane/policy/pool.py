@@ -8,7 +8,6 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
-from controlplane.policy.arrival import Arrival
 from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
