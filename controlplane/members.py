@@ -53,6 +53,7 @@ class Members:
         self._members[session.number] = member
         session.heard_ns = self._now_ns()
         self._assign(member)
+        self._look_at_others(member)
         self._watch(member, session.heard_ns)
 
     def detach(self, session: WorkerSession) -> tuple[Flight, ...]:
@@ -73,6 +74,14 @@ class Members:
         """The way to a worker; None when it is gone."""
         member = self._members.get(number)
         return None if member is None else member.port
+
+    def suspect_flights(self) -> list[tuple[Flight, ...]]:
+        """What each suspect worker holds."""
+        return [
+            self._scheduler.flights(session.number)
+            for session in self.sessions()
+            if session.state is WorkerState.SUSPECT
+        ]
 
     def reassign(self) -> None:
         """The registry's memberships changed."""
@@ -107,7 +116,7 @@ class Members:
         before = session.state
         if session.load.draining:
             session.state = WorkerState.DRAINING
-        elif suspicion(self._running(session), session.heard_ns, now, self._report_interval_ms)[0]:
+        elif self._suspicion(session, now)[0]:
             session.state = WorkerState.SUSPECT
         else:
             session.state = WorkerState.READY
@@ -117,6 +126,20 @@ class Members:
         self._scheduler.trust(session.number, session.state is WorkerState.READY, now)
         if session.state is WorkerState.SUSPECT:
             self._suspected(self._scheduler.flights(session.number))
+        elif session.state is WorkerState.READY:
+            self._look_at_others(member)
+
+    def _look_at_others(self, member: _Member) -> None:
+        """One more worker is trusted: who was the last of a pool has no privilege any more.
+
+        An interval later, so that messages that are here already are read before.
+        """
+        interval_s = self._report_interval_ms / 1000
+        due_ns = self._now_ns() + self._report_interval_ms * 1_000_000
+        for other in self._members.values():
+            if other is not member and other.watch is not None:
+                other.watch.cancel()
+                other.watch = self._loop.call_later(interval_s, self._watch, other, due_ns)
 
     def _watch(self, member: _Member, due_ns: int) -> None:
         """Look at a worker when it could have become suspect, and say when to look again."""
@@ -127,13 +150,20 @@ class Members:
         if now - due_ns <= interval_ns // 2:
             self._settle(member)
             session = member.session
-            suspect, limit_ns = suspicion(
-                self._running(session), session.heard_ns, now, self._report_interval_ms
-            )
+            suspect, limit_ns = self._suspicion(session, now)
             # A suspect is looked at again after an interval: its run may have ended.
             at_ns = at_ns if suspect else limit_ns
         delay_s = max((at_ns - now) / 1e9, 0.001)
         member.watch = self._loop.call_later(delay_s, self._watch, member, at_ns)
+
+    def _suspicion(self, session: WorkerSession, now_ns: int) -> tuple[bool, int]:
+        return suspicion(
+            self._running(session),
+            session.heard_ns,
+            now_ns,
+            self._report_interval_ms,
+            last=self._scheduler.last_worker(session.number),
+        )
 
     def _running(self, session: WorkerSession) -> Flight | None:
         flights = self._scheduler.flights(session.number)

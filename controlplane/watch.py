@@ -8,16 +8,23 @@ _MS = 1_000_000
 # Silence beyond this many predicted services, or report intervals, is suspect.
 _SILENT_SERVICES = 3
 _SILENT_REPORTS = 3
+# Suspecting the last worker of a pool refuses everything and helps nobody, so it is done
+# only when the silence is too long for a busy machine.
+_SILENT_REPORTS_LAST = 20
 # A worker that reports while its run does not end is given much longer: the machine may
 # be slow, and what it runs cannot be had back.
 _OVERDUE_SERVICES = 10
 _OVERDUE_REPORTS = 20
 
 
-def silence_limit_ns(running: Flight | None, report_interval_ms: int) -> int:
-    """Silence after which a worker is suspect: `max(3 p_running, 3 report intervals)`."""
+def silence_limit_ns(running: Flight | None, report_interval_ms: int, *, last: bool = False) -> int:
+    """Silence after which a worker is suspect: `max(3 p_running, 3 report intervals)`.
+
+    For the `last` trusted worker of a pool it is 20 intervals.
+    """
     predicted = running.predicted_ns if running is not None else 0
-    return max(_SILENT_SERVICES * predicted, _SILENT_REPORTS * report_interval_ms * _MS)
+    reports = _SILENT_REPORTS_LAST if last else _SILENT_REPORTS
+    return max(int(_SILENT_SERVICES * predicted), reports * report_interval_ms * _MS)
 
 
 def overdue_limit_ns(running: Flight, report_interval_ms: int) -> int:
@@ -27,10 +34,15 @@ def overdue_limit_ns(running: Flight, report_interval_ms: int) -> int:
 
 
 def suspicion(
-    running: Flight | None, heard_ns: int, now_ns: int, report_interval_ms: int
+    running: Flight | None,
+    heard_ns: int,
+    now_ns: int,
+    report_interval_ms: int,
+    *,
+    last: bool = False,
 ) -> tuple[bool, int]:
     """Whether a worker is suspect now, and the time at which to look again otherwise."""
-    silent_at = heard_ns + silence_limit_ns(running, report_interval_ms)
+    silent_at = heard_ns + silence_limit_ns(running, report_interval_ms, last=last)
     if running is None:
         return now_ns >= silent_at, silent_at
     overdue_at = running.started_ns + overdue_limit_ns(running, report_interval_ms)

@@ -123,6 +123,11 @@ class Hands:
             slot.trusted = trusted
             self._enter(slot, now_ns)
 
+    def last(self, number: int) -> bool:
+        """Whether some pool has no other trusted worker than this one."""
+        slot = self._slots.get(number)
+        return slot is not None and slot.trusted and any(pool.live == 1 for pool in slot.masks)
+
     def remove(self, number: int) -> tuple[Flight, ...]:
         """A worker is gone; returns the flights it held, the running one first."""
         slot = self._slots.pop(number, None)

@@ -154,6 +154,10 @@ class Scheduler:
         """A worker that is not trusted keeps what it holds, gets no more and counts for nothing."""
         self._hands.trust(number, trusted, now_ns)
 
+    def last_worker(self, number: int) -> bool:
+        """Whether some pool has no other trusted worker than this one."""
+        return self._hands.last(number)
+
     def remove_worker(self, number: int) -> tuple[Flight, ...]:
         """A worker is gone; returns the flights it held, the running one first."""
         flights = self._hands.remove(number)

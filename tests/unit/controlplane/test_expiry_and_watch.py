@@ -81,7 +81,10 @@ def test_silence_is_suspect_after_three_services_or_three_reports() -> None:
     assert silence_limit_ns(None, 50) == 150 * MS
     assert silence_limit_ns(flight(10), 50) == 150 * MS
     assert silence_limit_ns(flight(200), 50) == 600 * MS
+    assert silence_limit_ns(None, 50, last=True) == 1000 * MS
+    assert silence_limit_ns(flight(400), 50, last=True) == 1200 * MS
     assert suspicion(None, 0, 149 * MS, 50) == (False, 150 * MS)
+    assert suspicion(None, 0, 999 * MS, 50, last=True) == (False, 1000 * MS)
     assert suspicion(None, 0, 150 * MS, 50) == (True, 150 * MS)
 
 
