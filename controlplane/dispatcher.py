@@ -85,6 +85,9 @@ class Dispatcher:
         self._scheduler = Scheduler(policy, settings)
         self._deadlines = Deadlines(loop, now_ns, self._expire)
         self._pending: dict[int, Pending] = {}
+        self._pump = Pump(
+            self._scheduler, now_ns=now_ns, loop=loop, send=self._send, shed=self._shed
+        )
         self._members = Members(
             self._scheduler,
             registry,
@@ -92,9 +95,7 @@ class Dispatcher:
             loop=loop,
             report_interval_ms=config.report_interval_ms,
             suspected=self._redispatch,
-        )
-        self._pump = Pump(
-            self._scheduler, now_ns=now_ns, loop=loop, send=self._send, shed=self._shed
+            settled=self._pump.soon,
         )
         self._last_id = 0
 
@@ -174,8 +175,10 @@ class Dispatcher:
     # --- membership -----------------------------------------------------------------
 
     def attach(self, session: WorkerSession, port: WorkerPort) -> None:
-        """A worker's stream is open: give it work from now on."""
+        """A worker's stream is open: give it work from now on, also that of suspect ones."""
         self._members.attach(session, port)
+        for flights in self._members.suspect_flights():
+            self._redispatch(flights)
         self._pump.soon()
 
     def detach(self, session: WorkerSession) -> None:
@@ -313,8 +316,13 @@ class Dispatcher:
         )
 
     def _redispatch(self, flights: tuple[Flight, ...]) -> None:
-        """The worker of these flights is suspect: whoever answers first, wins."""
+        """The worker of these flights is suspect: whoever answers first, wins.
+
+        Without another worker they stay where they are; it may yet come back with them.
+        """
         for flight in flights:
+            if not flight.pool.live:
+                continue
             for request in flight.requests:
                 pending = self._pending.get(request.id)
                 if pending is not None and pending.drop(flight):

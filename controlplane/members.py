@@ -26,7 +26,8 @@ class _Member:
 class Members:
     """Tells the scheduler which workers exist and which to trust. Lives on the event loop.
 
-    `suspected` is called with the flights of a worker that became suspect.
+    `suspected` is called with the flights of a worker that became suspect, `settled` when
+    a worker may take work that could not before.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Members:
         loop: asyncio.AbstractEventLoop,
         report_interval_ms: int,
         suspected: Callable[[tuple[Flight, ...]], None],
+        settled: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
         self._registry = registry
@@ -45,6 +47,7 @@ class Members:
         self._loop = loop
         self._report_interval_ms = report_interval_ms
         self._suspected = suspected
+        self._settled = settled
         self._members: dict[int, _Member] = {}
 
     def attach(self, session: WorkerSession, port: WorkerPort) -> None:
@@ -128,6 +131,7 @@ class Members:
             self._suspected(self._scheduler.flights(session.number))
         elif session.state is WorkerState.READY:
             self._look_at_others(member)
+            self._settled()
 
     def _look_at_others(self, member: _Member) -> None:
         """One more worker is trusted: who was the last of a pool has no privilege any more.

@@ -118,19 +118,70 @@ async def test_a_loop_that_was_held_up_suspects_nobody_for_it() -> None:
 
 
 @virtual
+async def test_the_last_worker_loses_its_privilege_when_another_joins() -> None:
+    house = House(prefetch=0)
+    silent = house.join("silent")
+    house.silence(silent)
+    await house.pass_ms(500)
+    assert silent.session.state.value == "ready"
+    house.join("other")
+    await house.pass_ms(60)
+    assert silent.session.state is WorkerState.SUSPECT
+    assert (await house.submit()).provenance.worker_id == "other"
+    house.close()
+
+
+@virtual
 async def test_the_first_answer_wins_when_a_suspect_comes_back() -> None:
     house = House(prefetch=0)
     slow = house.join("slow", change=lambda worker: setattr(worker, "mute", True))
     future = house.submit(1000)
     await house.pass_ms(1)
+    house.join("other", change=lambda worker: setattr(worker, "mute", True))
     house.silence(slow)
     await house.pass_ms(200)
     assert slow.session.state is WorkerState.SUSPECT
-    assert house.dispatcher.gauges()["queued"] == 1
     slow.speak()
     answer = await future
     assert answer.provenance.worker_id == "slow"
+    assert answer.outcome.dispatches == 2
+    house.workers[1].speak()
+    assert house.dispatcher.counters.late_results == 1
     assert house.at_rest()
+    house.close()
+
+
+@virtual
+async def test_the_only_worker_keeps_its_work_while_it_is_suspect() -> None:
+    house = House(prefetch=0)
+    only = house.join("only", change=lambda worker: setattr(worker, "mute", True))
+    first, second = house.submit(2000), house.submit(2000)
+    await house.pass_ms(1)
+    house.silence(only)
+    # The last worker of a pool is given twenty intervals; nothing could run elsewhere.
+    await house.pass_ms(900)
+    assert only.session.state.value == "ready"
+    await house.pass_ms(200)
+    assert only.session.state.value == "suspect"
+    assert house.dispatcher.gauges()["queued"] == 1
+    only.speak()
+    assert (await first).outcome.dispatches == 1
+    assert (await second).outcome.dispatches == 1
+    assert house.at_rest()
+    house.close()
+
+
+@virtual
+async def test_a_newcomer_takes_over_what_a_suspect_holds() -> None:
+    house = House(prefetch=0)
+    only = house.join("only", change=lambda worker: setattr(worker, "mute", True))
+    future = house.submit(2000)
+    await house.pass_ms(1)
+    house.silence(only)
+    await house.pass_ms(1100)
+    assert only.session.state is WorkerState.SUSPECT
+    house.join("new")
+    assert (await future).provenance.worker_id == "new"
     house.close()
 
 
