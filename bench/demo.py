@@ -16,7 +16,8 @@ from bench.sweep import (
     measure_baseline,
     run_policy,
 )
-from deploy.cluster import ClusterSpec, LocalCluster, Readiness
+from deploy.cluster import ClusterSpec, LocalCluster
+from deploy.readiness import Readiness
 
 POLICIES = ("orchid", "accurate", "cheap")
 LOAD_FACTORS = (0.4, 0.8, 1.2, 2.0)

@@ -18,6 +18,7 @@ from typing import Any
 
 from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.process import Child, ChildSpec
+from deploy.readiness import Readiness, describe, is_ready
 from deploy.restart import RestartPolicy, next_delay
 from deploy.services import served_models, worker_config
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
@@ -52,15 +53,6 @@ class ClusterSpec:
     supervise: bool = False
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     stop_timeout_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """How far the start is: workers that take work, and loading progress from 0 to 1."""
-
-    ready: int
-    wanted: int
-    progress: float
 
 
 @dataclass(slots=True)
@@ -154,13 +146,13 @@ class LocalCluster:
         while True:
             wanted = len(self.worker_names()) if workers is None else workers
             status = self._try_status()
-            if status is not None and _is_ready(status, wanted, self._models):
+            if status is not None and is_ready(status, wanted, self._models):
                 self._enter("ready", "")
                 return status
             self._raise_for_dead()
             readiness = self._readiness(status, wanted)
             if time.monotonic() >= deadline:
-                found = _describe(status, wanted)
+                found = describe(status, wanted)
                 raise ClusterError(f"not ready after {timeout_s:.0f} s: {found}\n{self._tails()}")
             if on_progress is not None:
                 on_progress(readiness)
@@ -240,6 +232,11 @@ class LocalCluster:
         """SIGKILL to any process of the cluster."""
         with self._lock:
             self._members[name].child.kill()
+
+    def signal(self, name: str, number: int) -> None:
+        """Any signal to any process of the cluster, such as SIGSTOP."""
+        with self._lock:
+            self._members[name].child.signal(number)
 
     def restart_worker(self, name: str) -> None:
         """Starts a worker again after it died, or stops it first."""
@@ -385,15 +382,3 @@ class LocalCluster:
                 # No process or descriptor to be had now: the same backoff goes on.
                 self._enter("ready", f"{member.spec.name} cannot be started: {error}")
             self._record()
-
-
-def _is_ready(status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
-    served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
-    return status.ready_workers() >= wanted and served >= models
-
-
-def _describe(status: FleetStatus | None, wanted: int) -> str:
-    if status is None:
-        return "the control plane does not answer"
-    pools = ", ".join(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools)
-    return f"{status.ready_workers()} of {wanted} workers ready; models: {pools or 'none'}"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from deploy.cluster import ClusterError, LocalCluster, Readiness
+from deploy.cluster import ClusterError, LocalCluster
 from deploy.fleet import FleetStatus
+from deploy.readiness import Readiness
 from deploy.state import ClusterRecord, StateDirectory, launcher
 
 _POLL_S = 0.1

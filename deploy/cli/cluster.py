@@ -91,8 +91,9 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from deploy.cluster import LocalCluster, Readiness
+    from deploy.cluster import LocalCluster
     from deploy.launch import run_until_signalled
+    from deploy.readiness import Readiness
 
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench.sweep import Notify, SweepSettings, sweep_seconds
-from deploy.cluster import Readiness
+from deploy.readiness import Readiness
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 from tests.integration.conftest import StartCluster
 from tests.integration.support import Tally, connected, settled, wait_for
@@ -87,3 +88,33 @@ async def test_a_worker_joins_and_leaves_a_living_cluster(start_cluster: StartCl
     assert tally.codes == {"OK": 100}, tally.details
     assert {a.provenance.worker_id for a in tally.answers} == {"worker-0", name}
     settled(cluster.address)
+
+
+async def test_a_worker_that_hangs_is_passed_over_until_it_moves_again(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(2, models=("paced",))
+
+    def state() -> str:
+        return next(w.state for w in cluster.status().workers if w.id == "worker-0")
+
+    tally = Tally()
+    async with connected(cluster.address) as client:
+        cluster.signal("worker-0", signal.SIGSTOP)
+        try:
+            running = []
+            for _ in range(60):
+                call = client.call("paced", timeout_s=8.0)
+                running.append(asyncio.create_task(client.finish(call, tally)))
+                await asyncio.sleep(GAP_S)
+            # A stopped process keeps its connections: only its silence gives it away.
+            await asyncio.to_thread(wait_for, lambda: state() == "suspect", "it is suspect")
+            await asyncio.wait_for(asyncio.gather(*running), 30)
+        finally:
+            cluster.signal("worker-0", signal.SIGCONT)
+        assert tally.codes == {"OK": 60}, tally.details
+        assert {answer.provenance.worker_id for answer in tally.answers} == {"worker-1"}
+        await asyncio.to_thread(wait_for, lambda: state() == "ready", "it is trusted again")
+        again = await client.many("paced", ["good film"] * 60)
+    assert {answer.provenance.worker_id for answer in again} == {"worker-0", "worker-1"}
+    assert settled(cluster.address).expired_work_executed == 0

@@ -1,0 +1,30 @@
+"""When a cluster is ready, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deploy.fleet import FleetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """How far the start is: workers that take work, and loading progress from 0 to 1."""
+
+    ready: int
+    wanted: int
+    progress: float
+
+
+def is_ready(status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
+    """Whether so many workers take work and each serves every one of the models."""
+    served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
+    return status.ready_workers() >= wanted and served >= models
+
+
+def describe(status: FleetStatus | None, wanted: int) -> str:
+    """What is there, for the error when a wait ends without readiness."""
+    if status is None:
+        return "the control plane does not answer"
+    pools = ", ".join(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools)
+    return f"{status.ready_workers()} of {wanted} workers ready; models: {pools or 'none'}"
