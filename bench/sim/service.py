@@ -1,0 +1,106 @@
+"""How long a run takes in the simulated world, and what may go wrong there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.sim.workload import Workload
+from controlplane.policy.profiles import VariantProfile
+from controlplane.policy.records import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Measured over predicted service: lognormal of mean 1, with a heavy tail on request.
+
+    `sigma` is the relative spread (None takes each profile's own). A share `tail_share` of
+    the requests takes `tail_factor` times as long on every variant.
+    """
+
+    sigma: float | None = None
+    tail_share: float = 0.0
+    tail_factor: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.tail_share <= 1.0 or self.tail_factor <= 0.0:
+            raise ValueError("tail_share must be in [0, 1] and tail_factor above 0")
+
+    def factor(self, profile: VariantProfile, luck: float, tail: float) -> float:
+        """Real over nominal service for a request's luck."""
+        sigma = profile.sigma if self.sigma is None else self.sigma
+        scale = math.sqrt(math.log1p(sigma * sigma))
+        factor = math.exp(scale * luck - scale * scale / 2.0)
+        return factor * self.tail_factor if tail < self.tail_share else factor
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDown:
+    """From `begin_s` until `end_s` runs take `factor` times as long.
+
+    `workers` are the worker indices concerned; none given means all. A run is as slow as
+    the moment it starts in.
+    """
+
+    begin_s: float
+    end_s: float
+    factor: float
+    workers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0.0 or self.end_s < self.begin_s:
+            raise ValueError("a slow-down needs a factor above 0 and an end after its begin")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoss:
+    """A worker dies at `at_s` with everything it holds; a new one joins at `back_s`.
+
+    The control plane learns of it `detect_s` later; until then it goes on sending work
+    there. `back_s` 0 means that nobody replaces it.
+    """
+
+    at_s: float
+    worker: int = 0
+    detect_s: float = 0.05
+    back_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.detect_s < 0.0 or (self.back_s and self.back_s < self.at_s):
+            raise ValueError("a loss is detected and replaced after it happens")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Everything that goes wrong in one run."""
+
+    slow_downs: tuple[SlowDown, ...] = ()
+    losses: tuple[WorkerLoss, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.slow_downs or self.losses)
+
+    def slowness(self, worker: int, now_ns: int) -> float:
+        """How many times as long a run takes that this worker starts now."""
+        factor = 1.0
+        for fault in self.slow_downs:
+            inside = fault.begin_s * 1e9 <= now_ns < fault.end_s * 1e9
+            if inside and (not fault.workers or worker in fault.workers):
+                factor *= fault.factor
+        return factor
+
+
+class Services:
+    """The true service time of every request of a workload on every variant."""
+
+    def __init__(self, workload: Workload, noise: Noise) -> None:
+        self._noise = noise
+        self._luck: list[float] = workload.luck.tolist()
+        self._tail: list[float] = workload.tail.tolist()
+
+    def run_ns(self, profile: VariantProfile, shapes: Sequence[Shape], first: int) -> int:
+        """Service of one run; `first` is the number of its first request, whose luck it has."""
+        nominal = profile.predict(shapes[0], shapes[1:])
+        factor = self._noise.factor(profile, self._luck[first], self._tail[first])
+        return max(1, int(nominal * factor))

@@ -1,0 +1,366 @@
+"""The simulated world around the live scheduler: a virtual clock, workers, messages, faults.
+
+Nothing here decides anything: every choice is `controlplane.policy.scheduler.Scheduler`'s,
+which is driven as `controlplane.dispatcher` drives it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from bench.sim.result import Effort, Ending, Endings, SimResult, reduce
+from bench.sim.service import Faults, Noise, Services, WorkerLoss
+from bench.sim.workers import Job, SimWorker
+from bench.sim.workload import Workload
+from controlplane.errors import ControlPlaneError
+from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
+from controlplane.policy.hands import Flight
+from controlplane.policy.policies import build
+from controlplane.policy.profiles import VariantTable
+from controlplane.policy.records import Request, RequestClass, Shape
+from controlplane.policy.scheduler import Scheduler, Shed
+
+_MODEL = "m"
+_REPORT_NS = 250_000_000
+_MOST_DISPATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """The deployment that is simulated; the policy's settings are the control plane's.
+
+    `trip_ns` is the way to a worker and back, half each way. `timer_ns` is the shortest
+    rest of the control plane's timer. `neighbours` is the share of the machines' CPUs that
+    somebody else takes, as the CPU reports show it; slow-downs are faults of their own.
+    `warmup_s` is left out of the figures.
+    """
+
+    workers: int = 2
+    policy: str = "orchid"
+    trip_ns: int = 1_200_000
+    timer_ns: int = 1_000_000
+    confidence_z: float = 1.645
+    reserve: float = 0.35
+    prefetch: int = 1
+    max_batch: int = 16
+    max_items: int = 10_000
+    max_work_ms: int = 60_000
+    neighbours: float = 0.0
+    warmup_s: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+    faults: Faults = field(default_factory=Faults)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.trip_ns < 0:
+            raise ValueError(f"expected workers >= 1 and trip_ns >= 0, got {self}")
+        for fault in self.faults.losses:
+            if fault.worker >= self.workers:
+                raise ValueError(f"there is no worker {fault.worker} of {self.workers} to lose")
+
+
+def simulate(workload: Workload, table: VariantTable, settings: SimSettings) -> SimResult:
+    """Play a workload; the same arguments give the same result."""
+    return World(workload, table, settings).run()
+
+
+class World:
+    """One run. Events of one moment happen in the order in which they were foreseen."""
+
+    def __init__(self, workload: Workload, table: VariantTable, settings: SimSettings) -> None:
+        self._workload = workload
+        self._table = table
+        self._settings = settings
+        self._services = Services(workload, settings.noise)
+        policy = build(
+            settings.policy, confidence_z=settings.confidence_z, reserve=settings.reserve
+        )
+        self._second_look = policy.second_look
+        self._scheduler = Scheduler(
+            policy,
+            Settings(
+                Bounds(settings.max_items, settings.max_work_ms * 1_000_000),
+                confidence_z=settings.confidence_z,
+                reserve=settings.reserve,
+                prefetch=settings.prefetch,
+                max_batch=settings.max_batch,
+            ),
+        )
+        self._scheduler.set_pool(_MODEL, table)
+        self._events: list[tuple[int, int, Callable[[int], None]]] = []
+        self._sequence = 0
+        self._by_number: dict[int, SimWorker] = {}
+        self._present: list[SimWorker] = []
+        self._joined = 0
+        for index in range(settings.workers):
+            self._join(index, 0)
+        self._requests: dict[int, Request] = {}
+        # Request -> the flight that has it now; only waiting and running requests are here.
+        self._flight: dict[int, Flight | None] = {}
+        count = len(workload)
+        self._ending = np.full(count, -1, dtype=np.int8)
+        self._variant = np.full(count, -1, dtype=np.int16)
+        self._done = np.zeros(count, dtype=np.int64)
+        self._answered = np.zeros(count, dtype=np.bool_)
+        self._wake_at: int | None = None
+        self._gone: list[SimWorker] = []
+        self._crossed_idle = 0
+        self._expired_executed = 0
+        self._reported_busy = 0
+
+    def run(self) -> SimResult:
+        """Play to the end: until every request has ended and every worker is done."""
+        for fault in self._settings.faults.losses:
+            self._at(int(fault.at_s * 1e9), self._losing(fault))
+        if len(self._workload):
+            self._at(_REPORT_NS, self._report)
+        arrived: list[int] = self._workload.arrived_ns.tolist()
+        count, events, following, now = len(arrived), self._events, 0, 0
+        while following < count or self._flight or events:
+            if following < count and (not events or arrived[following] <= events[0][0]):
+                now = arrived[following]
+                self._arrive(following, now)
+                following += 1
+            elif events:
+                now, _, happen = heapq.heappop(events)
+                happen(now)
+            else:
+                break
+            self._pump(now)
+            if following == count and not self._flight and not self._busy():
+                break
+        for request in list(self._flight):
+            # Nobody is left to answer it, and the policy does not look at deadlines.
+            self._end(request, Ending.LOST, now)
+        return self._reduce(now)
+
+    def violations(self) -> list[str]:
+        """Every broken invariant of the scheduler at the end; empty when all adds up."""
+        return self._scheduler.violations(int(self._done.max(initial=0)))
+
+    # --- requests -------------------------------------------------------------------
+
+    def _arrive(self, number: int, now: int) -> None:
+        shape = Shape.of_lengths([int(self._workload.tokens[number])])
+        request = Request(
+            id=number,
+            model=_MODEL,
+            klass=RequestClass(),
+            shapes={c.tokenizer: shape for c in self._table.candidates},
+            payload=None,
+            arrived_ns=now,
+            deadline_ns=int(self._workload.deadline_ns[number]),
+        )
+        try:
+            request.eligible = self._table.eligible(request.klass, request.shapes)
+        except ControlPlaneError:
+            self._flight[number] = None
+            self._end(number, Ending.REFUSED, now)
+            return
+        self._flight[number] = None
+        if not self._scheduler.offer(request, now).admitted:
+            self._end(number, Ending.REFUSED, now)
+            return
+        self._requests[number] = request
+        if self._second_look:
+            self._at(request.deadline_ns, lambda at: self._expire(number, at))
+
+    def _expire(self, number: int, now: int) -> None:
+        """The caller hears that its time is up; a run that goes on ends at its worker."""
+        if number in self._flight:
+            if self._flight[number] is None:
+                self._scheduler.withdraw(self._requests[number])
+            self._end(number, Ending.LATE, now)
+
+    def _end(self, number: int, ending: Ending, now: int) -> None:
+        del self._flight[number]
+        self._requests.pop(number, None)
+        self._ending[number] = ending
+        self._done[number] = now
+
+    def _answer(self, request: Request, flight: Flight, now: int) -> None:
+        if self._flight.get(request.id) is not flight:
+            return
+        self._answered[request.id] = True
+        self._variant[request.id] = flight.table.numbers[flight.candidate.name]
+        late = now > request.deadline_ns
+        self._end(request.id, Ending.LATE if late else Ending.ON_TIME, now)
+
+    # --- decisions ------------------------------------------------------------------
+
+    def _pump(self, now: int) -> None:
+        scheduler = self._scheduler
+        while (step := scheduler.next_step(now)) is not None:
+            if isinstance(step, Shed):
+                expired = step.request.deadline_ns <= now
+                self._end(step.request.id, Ending.LATE if expired else Ending.SHED, now)
+            else:
+                self._send(step, now)
+        wake = scheduler.wake_ns()
+        if wake is not None and (self._wake_at is None or wake < self._wake_at):
+            self._wake_at = max(wake, now + self._settings.timer_ns)
+            self._at(self._wake_at, self._woken)
+
+    def _woken(self, now: int) -> None:
+        if now == self._wake_at:
+            self._wake_at = None
+
+    def _send(self, flight: Flight, now: int) -> None:
+        for request in flight.requests:
+            request.dispatches += 1
+            self._flight[request.id] = flight
+        pool = flight.pool
+        self._crossed_idle += not flight.direct and pool.idle > 0
+        worker = self._by_number[flight.worker]
+        self._at(
+            now + self._settings.trip_ns // 2,
+            lambda at: self._receive(worker, Job(flight, at), at),
+        )
+
+    # --- workers --------------------------------------------------------------------
+
+    def _join(self, index: int, now: int) -> None:
+        self._joined += 1
+        worker = SimWorker(index, self._joined)
+        self._by_number[worker.number] = worker
+        self._present.append(worker)
+        names = frozenset(self._table.numbers)
+        self._scheduler.set_worker(worker.number, {_MODEL: names}, now)
+
+    def _receive(self, worker: SimWorker, job: Job, now: int) -> None:
+        if worker.alive:
+            worker.waiting.append(job)
+            if worker.running is None:
+                self._start(worker, now)
+
+    def _start(self, worker: SimWorker, now: int) -> None:
+        """Start what waits at a worker; items whose time is up are not run."""
+        while worker.waiting:
+            job = worker.waiting.popleft()
+            last = max(request.deadline_ns for request in job.flight.requests)
+            if self._second_look and last <= now:
+                self._reply(worker, job, now, 0)
+                continue
+            flight = job.flight
+            candidate = flight.candidate
+            shapes = [request.shapes[candidate.tokenizer] for request in flight.requests]
+            taken = self._services.run_ns(candidate.profile, shapes, flight.requests[0].id)
+            taken = int(taken * self._settings.faults.slowness(worker.index, now))
+            self._expired_executed += last <= now
+            if self._second_look:
+                # When the time of everybody in it is up, a run is terminated.
+                taken = min(taken, last - now)
+            job.started_ns = now
+            worker.running = job
+            self._at(now + taken, partial(self._ran, worker, job))
+            return
+
+    def _ran(self, worker: SimWorker, job: Job, now: int) -> None:
+        if worker.running is not job:
+            return
+        worker.running = None
+        worker.runs += 1
+        worker.busy_ns += now - job.started_ns
+        self._reply(worker, job, now, now - job.started_ns)
+        self._start(worker, now)
+
+    def _reply(self, worker: SimWorker, job: Job, now: int, run_ns: int) -> None:
+        """Send the result; a run that was terminated says how long it lasted, as live ones do."""
+        flight = job.flight
+        queue_ns = (job.started_ns if run_ns else now) - job.received_ns
+
+        def arrive(at: int) -> None:
+            ended = self._scheduler.finished(
+                worker.number, flight.id, at, queue_ns=queue_ns, run_ns=run_ns
+            )
+            if ended is not None and run_ns:
+                for request in flight.requests:
+                    self._answer(request, flight, at)
+
+        self._at(now + self._settings.trip_ns // 2, arrive)
+
+    def _busy(self) -> bool:
+        return self._scheduler.runs > 0
+
+    # --- faults and reports ---------------------------------------------------------
+
+    def _losing(self, fault: WorkerLoss) -> Callable[[int], None]:
+        def lose(now: int) -> None:
+            worker = next((w for w in self._present if w.index == fault.worker), None)
+            if worker is None:
+                return
+            worker.alive = False
+            if worker.running is not None:
+                worker.busy_ns += now - worker.running.started_ns
+            worker.running = None
+            worker.waiting.clear()
+            self._present.remove(worker)
+            self._gone.append(worker)
+            self._at(now + int(fault.detect_s * 1e9), lambda at: self._detected(worker, at))
+            if fault.back_s:
+                self._at(int(fault.back_s * 1e9), lambda at: self._join(worker.index, at))
+
+        return lose
+
+    def _detected(self, worker: SimWorker, now: int) -> None:
+        """What the lost worker had is queued again while its slack allows."""
+        for flight in self._scheduler.remove_worker(worker.number):
+            for request in flight.requests:
+                if self._flight.get(request.id) is flight:
+                    self._again(request, flight, now)
+
+    def _again(self, request: Request, flight: Flight, now: int) -> None:
+        self._flight[request.id] = None
+        if request.deadline_ns <= now:
+            self._end(request.id, Ending.LATE, now)
+        elif request.dispatches >= _MOST_DISPATCHES or not self._scheduler.requeue(request, flight):
+            self._end(request.id, Ending.LOST, now)
+
+    def _report(self, now: int) -> None:
+        """Workers report how busy their machines were since the last report."""
+        busy = 0
+        for worker in self._present:
+            busy += worker.busy_ns
+            if worker.running is not None:
+                busy += now - worker.running.started_ns
+        busy += sum(worker.busy_ns for worker in self._gone)
+        own = (busy - self._reported_busy) / (_REPORT_NS * self._settings.workers)
+        self._reported_busy = busy
+        percent = 100.0 * min(1.0, own + self._settings.neighbours)
+        self._scheduler.host_cpu(percent, now)
+        if self._busy() or now < int(self._workload.arrived_ns[-1]):
+            self._at(now + _REPORT_NS, self._report)
+
+    # --- clock and figures ----------------------------------------------------------
+
+    def _at(self, time_ns: int, happen: Callable[[int], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (time_ns, self._sequence, happen))
+
+    def _reduce(self, now: int) -> SimResult:
+        workers = [*self._present, *self._gone]
+        effort = Effort(
+            busy_ns=sum(worker.busy_ns for worker in workers),
+            span_ns=now,
+            workers=self._settings.workers,
+            runs=[worker.runs for worker in workers],
+            crossed_idle=self._crossed_idle,
+            expired_executed=self._expired_executed,
+        )
+        candidates = self._table.candidates
+        best = next(k for k, c in enumerate(candidates) if c.name not in self._table.dominated)
+        return reduce(
+            self._settings.policy,
+            self._workload.arrived_ns,
+            Endings(self._ending, self._variant, self._done, self._answered),
+            [candidate.name for candidate in candidates],
+            [candidate.quality for candidate in candidates],
+            effort,
+            best=best,
+            from_ns=int(self._settings.warmup_s * 1e9),
+        )
