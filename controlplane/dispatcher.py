@@ -260,7 +260,7 @@ class Dispatcher:
                 now_ns=now,
             )
             self.counters.answered(request.model, flight.candidate.name)
-            self._end(pending)
+            self._end(pending, queued=not current)
             if not pending.future.done():
                 pending.future.set_result(answer)
             self._close_span(pending.span, request, answer, None)
@@ -311,7 +311,7 @@ class Dispatcher:
                 variant=flight.candidate.name,
                 tokenizer=flight.candidate.tokenizer,
                 requests=flight.requests,
-                item_ids=tuple(item_id(flight.id, i) for i in range(len(flight.requests))),
+                item_ids=tuple([item_id(flight.id, i) for i in range(len(flight.requests))]),
             )
         )
 
@@ -342,15 +342,18 @@ class Dispatcher:
 
     # --- endings --------------------------------------------------------------------
 
-    def _end(self, pending: Pending) -> None:
-        """Take a request out of everything; runs that nobody waits for are cancelled."""
+    def _end(self, pending: Pending, *, queued: bool = True) -> None:
+        """Take a request out of everything; runs that nobody waits for are cancelled.
+
+        `queued` false says that it is known not to be in a queue.
+        """
         request = pending.request
         del self._pending[request.id]
         self._deadlines.discard(request.id)
-        if pending.flight is None:
-            self._scheduler.withdraw(request)
-        else:
+        if pending.flight is not None:
             self._cancel_run(pending.flight, request)
+        elif queued:
+            self._scheduler.withdraw(request)
         for flight in pending.others:
             self._cancel_run(flight, request)
 

@@ -77,19 +77,20 @@ def read_done(result: worker_pb2.BatchResult) -> BatchDone:
     """The end of a batch."""
     return BatchDone(
         id=result.batch_id,
-        items=tuple(
-            ItemDone(
-                id=item.item_id,
-                status=_STATUSES.get(item.status, ItemStatus.INTERNAL),
-                outputs=tuple(map(_read_tensor, item.outputs)),
-                message=item.message,
-            )
-            for item in result.items
-        ),
+        items=tuple([_read_item(item) for item in result.items]),
         queue_ns=result.queue_us * 1000,
         run_ns=result.run_us * 1000,
         cpu_ns=result.cpu_us * 1000,
         executed_items=result.executed_items,
+    )
+
+
+def _read_item(item: worker_pb2.ItemResult) -> ItemDone:
+    return ItemDone(
+        item.item_id,
+        _STATUSES.get(item.status, ItemStatus.INTERNAL),
+        tuple([_read_tensor(tensor) for tensor in item.outputs]),
+        item.message,
     )
 
 

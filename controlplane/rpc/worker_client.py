@@ -146,7 +146,9 @@ class WorkerClient:
         room = self._max_payload
         sent = 0
         for batch in self._batches:
-            size = sum(payload_bytes(each, batch.tokenizer) + 256 for each in batch.requests)
+            size = 256 * len(batch.requests)
+            for each in batch.requests:
+                size += payload_bytes(each, batch.tokenizer)
             if size > self._max_payload:
                 self._refuse(batch, size)
             elif size > room:
