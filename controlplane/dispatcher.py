@@ -41,8 +41,8 @@ from controlplane.work import (
     BatchDone,
     ItemDone,
     ItemStatus,
-    WorkBatch,
     WorkerPort,
+    batch_of,
     item_id,
     place_of,
 )
@@ -304,16 +304,7 @@ class Dispatcher:
         self.counters.dispatched += len(flight.requests)
         port = self._members.port(flight.worker)
         assert port is not None, "the scheduler only knows attached workers"
-        port.send(
-            WorkBatch(
-                id=flight.id,
-                model=flight.pool.model,
-                variant=flight.candidate.name,
-                tokenizer=flight.candidate.tokenizer,
-                requests=flight.requests,
-                item_ids=tuple([item_id(flight.id, i) for i in range(len(flight.requests))]),
-            )
-        )
+        port.send(batch_of(flight))
 
     def _redispatch(self, flights: tuple[Flight, ...]) -> None:
         """The worker of these flights is suspect: whoever answers first, wins.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from controlplane.policy.hands import Flight
 from controlplane.policy.records import Request, TensorValue
 
 
@@ -72,6 +73,18 @@ def item_id(batch_id: int, place: int) -> int:
 def place_of(batch_id: int, item: int) -> int:
     """The place of a wire id in its batch; -1 when it belongs to another batch."""
     return item & ((1 << _PLACE_BITS) - 1) if item >> _PLACE_BITS == batch_id else -1
+
+
+def batch_of(flight: Flight) -> WorkBatch:
+    """A flight as the worker gets it."""
+    return WorkBatch(
+        id=flight.id,
+        model=flight.pool.model,
+        variant=flight.candidate.name,
+        tokenizer=flight.candidate.tokenizer,
+        requests=flight.requests,
+        item_ids=tuple([item_id(flight.id, place) for place in range(len(flight.requests))]),
+    )
 
 
 class WorkerPort(Protocol):
