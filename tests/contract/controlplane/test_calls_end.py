@@ -18,7 +18,11 @@ from controlplane.errors import (
     Unsatisfiable,
     WorkerFault,
 )
-from tests.contract.controlplane.front_door import front_door
+from controlplane.rpc.asks import NO_CLASS, Ask
+from controlplane.rpc.catalogue import Catalogue
+from controlplane.rpc.intake import Intake
+from controlplane.rpc.statistics import Statistics
+from tests.contract.controlplane.front_door import MODEL, front_door
 from tests.contract.controlplane.oip_client import (
     ids_request,
     raw_unary,
@@ -70,10 +74,20 @@ async def test_without_a_deadline_the_configuration_gives_one() -> None:
 
 async def test_a_passed_deadline_is_never_queued() -> None:
     async with front_door() as door:
-        for timeout in (0, -1):
-            error = await refusal(stub(door).ModelInfer(text_request("good"), timeout=timeout))
-            assert error.code() is CODE.DEADLINE_EXCEEDED
+        error = await refusal(stub(door).ModelInfer(text_request("good", deadline_ms=-0.001)))
+        assert error.code() is CODE.DEADLINE_EXCEEDED
         assert door.queue.requests == []
+
+
+async def test_no_time_left_on_the_call_is_too_late() -> None:
+    async with front_door() as door:
+        intake = Intake(ControlPlaneConfig(), door.queue, door.preprocessor)
+        view = Catalogue(door.registry, Statistics(lambda: 0)).view(MODEL)
+        ask = Ask(view, NO_CLASS, deadline_ns=5_000_000, texts=("good",))
+        with pytest.raises(TooLate):
+            intake.deadline_ns(ask, 7, 0.0)
+        assert intake.deadline_ns(ask, 7, 0.001) == 1_000_007
+        assert intake.deadline_ns(ask, 7, None) == 5_000_007
 
 
 async def test_the_caller_hears_of_its_deadline_and_the_work_is_cancelled() -> None:
