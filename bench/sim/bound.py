@@ -10,7 +10,7 @@ can be reached: the true optimum lies between the two but for the grid.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,11 @@ _FOREVER_NS = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`relaxed` is the pooled plan, an upper estimate; `repaired` the same made feasible."""
+    """`relaxed` is the pooled plan, an upper estimate; `repaired` the same made feasible.
+
+    The accurate goodput of `relaxed` is the plan's worth, its other figures are those of
+    playing it.
+    """
 
     relaxed: SimResult
     repaired: SimResult
@@ -57,14 +61,15 @@ def estimate_bound(
     service = _services(workload, table, numbers, noise or Noise())
     budget = (workload.deadline_ns - workload.arrived_ns - trip_ns).astype(np.float64)
     counted = workload.arrived_ns >= int(warmup_s * 1e9)
-    plan = _relaxed_plan(workload, service, quality, budget, counted, workers)
+    plan, worth = _relaxed_plan(workload, service, quality, budget, counted, workers)
     relaxed = _play_pooled(workload, service, budget, plan, workers)
     repaired = _repair(workload, service, budget, plan, workers)
     results = [
         _result(workload, table, numbers, service, chosen, done, workers, trip_ns, warmup_s)
         for chosen, done in (relaxed, repaired)
     ]
-    return Bound(*results)
+    offered = max(1, results[0].offered)
+    return Bound(replace(results[0], accurate_goodput=worth / offered), results[1])
 
 
 _Floats = NDArray[np.float64]
@@ -93,8 +98,11 @@ def _relaxed_plan(
     budget: _Floats,
     counted: NDArray[np.bool_],
     workers: int,
-) -> NDArray[np.int8]:
-    """The best choice of every request for every backlog on the grid; `_DROP` drops it."""
+) -> tuple[NDArray[np.int8], float]:
+    """The best choice of every request for every backlog on the grid, and what it is worth.
+
+    `_DROP` drops the request; the worth is the sum of qualities from an empty start.
+    """
     count = len(workload)
     grid = np.linspace(0.0, float(budget.max(initial=1.0)), _GRID + 1)
     step = grid[1]
@@ -115,7 +123,7 @@ def _relaxed_plan(
             best = np.where(better, reached, best)
             choice[better] = column
         value = best
-    return plan
+    return plan, float(value[0])
 
 
 def _interpolate(value: _Floats, at: _Floats, step: float) -> _Floats:

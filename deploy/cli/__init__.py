@@ -11,6 +11,7 @@ from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
 from deploy.cli.infer import infer
 from deploy.cli.processes import controlplane, worker
+from deploy.cli.sim import sim
 
 app = typer.Typer(
     name="orchid",
@@ -38,6 +39,7 @@ app.add_typer(models.app, name="models")
 app.command("controlplane")(controlplane)
 app.command("worker")(worker)
 app.command("demo")(demo)
+app.command("sim")(sim)
 app.add_typer(bench_app, name="bench")
 
 

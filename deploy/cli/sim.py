@@ -1,0 +1,224 @@
+"""`orchid sim`: policies against each other on a virtual clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.output import JsonOption, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.sim.service import SlowDown, WorkerLoss
+    from bench.sim.sweep import SimPoint, SimScale, SimSweep
+
+_EVERY_POLICY = "orchid,accurate,cheap,published-accurate,published-adaptive,early,bound"
+_EVERY_LOAD = "0.4,0.6,0.8,0.95,1.1,1.3,2,3"
+
+
+def sim(
+    policies: Annotated[
+        str, typer.Option(help="Policies, and `bound` for the clairvoyant.")
+    ] = _EVERY_POLICY,
+    loads: Annotated[
+        str, typer.Option(help="Multiples of the most accurate routed variant's capacity.")
+    ] = _EVERY_LOAD,
+    workers: Annotated[int, typer.Option(min=1, max=10_000)] = 2,
+    deadline_ms: Annotated[
+        float, typer.Option(min=0.0, help="0: three services of that variant.")
+    ] = 0.0,
+    mix: Annotated[
+        str, typer.Option(help="Factors on the deadline, each as likely: 0.5,1,2.")
+    ] = "1",
+    arrivals: Annotated[str, typer.Option(help="poisson, mmpp or flash.")] = "poisson",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Simulated time of a run.")] = 20.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 2,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Variants from this JSON file; default: the built-in sentiment model.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    variants: Annotated[str, typer.Option(help="Only these variants, by comma.")] = "",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Play this recorded trace of shapes instead; loads are then its speed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    trip_ms: Annotated[float, typer.Option(min=0.0, help="Way to a worker and back.")] = 1.2,
+    sigma: Annotated[
+        float, typer.Option(min=-1.0, help="Relative spread of services; -1: the profile's.")
+    ] = -1.0,
+    tail: Annotated[
+        str, typer.Option(help="SHARE:FACTOR, so many services take so many times as long.")
+    ] = "",
+    slow: Annotated[
+        str, typer.Option(help="BEGIN:END:FACTOR, runs take longer for that time, in s.")
+    ] = "",
+    lose: Annotated[
+        str, typer.Option(help="AT:DETECT[:BACK], worker 0 dies, is missed, is replaced, in s.")
+    ] = "",
+    neighbours: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the CPUs that others take.")
+    ] = 0.0,
+    json: JsonOption = None,
+) -> None:
+    """Compare policies on a virtual clock, with the live server's own policy code.
+
+    Every policy meets the same arrivals and the same service times. One seed gives one
+    result. `bound` is a clairvoyant's near-exact upper estimate, not a theorem.
+    """
+    from rich.console import Console
+
+    from bench.report import host_facts, make_report, write_report
+    from bench.sim.model import built_in, read_profile
+    from bench.sim.service import Faults, Noise
+    from bench.sim.sweep import SimSweep, run_sweep, scale_of, summary_of
+    from bench.sim.world import SimSettings
+
+    try:
+        model = built_in() if profile is None else read_profile(profile)
+        share, factor = _numbers(tail, 2, ":") if tail else (0.0, 1.0)
+        deployment = SimSettings(
+            workers=workers,
+            trip_ns=int(trip_ms * 1e6),
+            neighbours=neighbours,
+            warmup_s=min(1.0, seconds / 10),
+            noise=Noise(sigma if sigma >= 0 else None, share, factor),
+            faults=Faults(_slow_downs(slow), _losses(lose)),
+        )
+        chosen = [name.strip() for name in policies.split(",") if name.strip()]
+        if deployment.faults and policies == _EVERY_POLICY:
+            chosen.remove("bound")
+        sweep = SimSweep(
+            model=model,
+            policies=chosen,
+            loads=_numbers(loads),
+            arrivals=arrivals,
+            seconds=seconds,
+            seeds=range(1, seeds + 1),
+            deadline_ms=deadline_ms,
+            deadline_factors=tuple(_numbers(mix)),
+            only=tuple(name.strip() for name in variants.split(",") if name.strip()),
+            trace=trace,
+            deployment=deployment,
+        )
+        scale = scale_of(sweep)
+        host = host_facts()
+        with Console(stderr=True).status("simulating") as status:
+
+            def notify(what: str, done: int, runs: int) -> None:
+                status.update(f"{done + 1} of {runs}: {what}")
+
+            points = list(run_sweep(sweep, notify))
+    except (ValueError, OSError) as error:
+        fail(str(error), "orchid sim --help says what each option takes")
+    _print(points, scale, sweep)
+    if json is not None:
+        report = make_report(
+            "sim",
+            host=host,
+            settings=_settings(sweep, scale),
+            points=[point.as_point() for point in points],
+            summary=summary_of(points),
+        )
+        write_report(json, report)
+        typer.echo(f"written: {json}")
+
+
+def _numbers(text: str, count: int = 0, separator: str = ",") -> list[float]:
+    """The numbers in a text; ValueError when there are none, or not `count` of them."""
+    try:
+        numbers = [float(part) for part in text.split(separator)]
+    except ValueError:
+        raise ValueError(f"expected numbers separated by {separator!r}, got {text!r}") from None
+    if count and len(numbers) != count:
+        raise ValueError(f"expected {count} numbers separated by {separator!r}, got {text!r}")
+    return numbers
+
+
+def _slow_downs(text: str) -> tuple[SlowDown, ...]:
+    from bench.sim.service import SlowDown
+
+    if not text:
+        return ()
+    begin, end, factor = _numbers(text, 3, ":")
+    return (SlowDown(begin, end, factor),)
+
+
+def _losses(text: str) -> tuple[WorkerLoss, ...]:
+    from bench.sim.service import WorkerLoss
+
+    if not text:
+        return ()
+    numbers = _numbers(text, 0, ":")
+    if len(numbers) not in (2, 3):
+        raise ValueError(f"expected AT:DETECT or AT:DETECT:BACK, got {text!r}")
+    at, detect, *back = numbers
+    return (WorkerLoss(at, 0, detect, *back),)
+
+
+def _settings(sweep: SimSweep, scale: SimScale) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "model": sweep.model.name,
+        "policies": list(sweep.policies),
+        "loads": list(sweep.loads),
+        "arrivals": sweep.arrivals,
+        "seconds": sweep.seconds,
+        "seeds": list(sweep.seeds),
+        "deadline_factors": list(sweep.deadline_factors),
+        "trace": "" if sweep.trace is None else sweep.trace.name,
+        "deployment": asdict(sweep.deployment),
+        **asdict(scale),
+    }
+
+
+def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    kind = "a recorded trace" if sweep.trace else sweep.arrivals
+    console.print(
+        f"{sweep.model.name}: {sweep.deployment.workers} workers, {kind}, "
+        f"{scale.variant} takes {scale.service_ms:.1f} ms, deadline {scale.deadline_ms:.1f} ms, "
+        f"capacity {scale.capacity_per_s:.1f}/s",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
+    for heading in ("load", "policy"):
+        table.add_column(heading, no_wrap=True)
+    figures = ("accurate\ngoodput", "±", "\ngoodput", "on time", "quality", "best\nshare")
+    for heading in (*figures, "p95\nms", "cpu\nms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    last = None
+    for point in points:
+        mean = point.mean()
+        table.add_row(
+            f"{point.load:g}" if point.load != last else "",
+            point.policy,
+            f"{mean['accurate_goodput']:.4f}",
+            f"{point.spread():.4f}",
+            f"{mean['goodput']:.4f}",
+            f"{mean['on_time']:.4f}",
+            _figure(mean.get("accuracy"), 4),
+            f"{mean['share_most_accurate']:.3f}",
+            _figure(mean.get("p95_ms"), 1),
+            f"{mean['cpu_cost']:.2f}",
+        )
+        last = point.load
+    console.print(table, highlight=False)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
