@@ -23,12 +23,16 @@ class HealthServicer:
     """Implements `grpc.health.v1.Health`.
 
     A model's name asks whether that model can be asked now; "" and the names in
-    `services` whether any can. After `drain` everything is NOT_SERVING.
+    `services` whether any can; those in `always` need no model. After `drain` everything
+    is NOT_SERVING.
     """
 
-    def __init__(self, registry: Registry, services: frozenset[str]) -> None:
+    def __init__(
+        self, registry: Registry, services: frozenset[str], always: frozenset[str]
+    ) -> None:
         self._registry = registry
         self._services = services | {""}
+        self._always = always
         self._draining = False
 
     def drain(self) -> None:
@@ -41,7 +45,9 @@ class HealthServicer:
         """The status now; NOT_FOUND names what can be asked about."""
         status = self.status(request.service)
         if status == UNKNOWN:
-            names = self._services | {model.name for model in self._registry.models()}
+            names = (
+                self._services | self._always | {model.name for model in self._registry.models()}
+            )
             raise NotFound(f"no service {shown(request.service)} here; services: {listed(names)}")
         return health_pb2.HealthCheckResponse(status=status)
 
@@ -62,6 +68,8 @@ class HealthServicer:
         models = self._registry.models()
         if service in self._services:
             ready = any(model.ready for model in models)
+        elif service in self._always:
+            ready = True
         else:
             named = [model for model in models if model.name == service]
             if not named:

@@ -61,7 +61,12 @@ class ControlPlaneServer:
         oip = OipServicer(
             intake, self._streams, catalogue, parts.registry, parts.repository, parts.version
         )
-        self._health = HealthServicer(parts.registry, frozenset((OIP.full_name, NATIVE.full_name)))
+        self._health = HealthServicer(
+            parts.registry,
+            services=frozenset((OIP.full_name, NATIVE.full_name)),
+            # Workers must be able to join before there is a model.
+            always=frozenset((FLEET.full_name,)),
+        )
         handlers = [
             service_handler(OIP, oip),
             service_handler(NATIVE, NativeServicer(intake, self._streams, catalogue)),

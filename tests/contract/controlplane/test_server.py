@@ -54,6 +54,7 @@ async def test_health_is_per_model() -> None:
         assert "'other'" in (error.details() or "")
         door.serve([loading])
         assert await check("") == NOT_SERVING
+        assert await check("orchid.v1.Fleet") == SERVING
 
 
 async def test_health_watch_tells_every_change() -> None:
