@@ -15,7 +15,7 @@ HOSTS = re.compile(
     r"//[a-z0-9.-]*(" + "py" + r"pi\.|npm" + r"js\.|deb" + r"ian\.org)", re.IGNORECASE
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(" + "root|" + "work" + r")/[A-Za-z]")
-WALL_CLOCK = re.compile(r"\btime\.time\(|\bdatetime\.now\(")
+WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(")
 TEXT = {".py", ".cpp", ".h", ".md", ".sh", ".toml", ".yaml", ".yml", ".cmake", ".proto", ".json"}
 MOST_LINES = 500
 
