@@ -51,7 +51,8 @@ def test_no_path_of_one_machine_is_named() -> None:
 @pytest.mark.parametrize("package", ["controlplane", "worker", "deploy", "bench"])
 def test_durations_come_from_a_monotonic_clock(package: str) -> None:
     files = [path for path in tracked_files() if path.is_relative_to(ROOT / package)]
-    sources = [path for path in files if path.suffix == ".py"]
+    # Clocks are made in __main__ only; there the wall clock dates spans and statistics.
+    sources = [p for p in files if p.suffix == ".py" and p.name != "__main__.py"]
     assert offending(WALL_CLOCK, sources) == []
 
 
