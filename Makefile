@@ -23,6 +23,7 @@ setup: $(READY) ## virtual environment with the extension built
 
 $(READY): pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing dependencies and building the extension: a minute or two'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,bench,dev]'
 	touch $@
 
