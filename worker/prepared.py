@@ -119,10 +119,13 @@ def _make(source: Path, entry: Path, build: Callable[[Path, Path], None]) -> Non
 
 
 def _drop_others(source: Path, entry: Path) -> None:
-    """Remove what was prepared from earlier contents of the same file."""
-    own = str(source.resolve())
+    """Remove what was prepared from earlier contents of the same file, or from files now gone."""
+    own = source.resolve()
     for marker in entry.parent.glob(f"*/{_SOURCE_NAME}"):
-        if marker.parent != entry and marker.read_text() == own:
+        if marker.parent == entry:
+            continue
+        prepared_from = Path(marker.read_text())
+        if prepared_from == own or not prepared_from.exists():
             shutil.rmtree(marker.parent, ignore_errors=True)
 
 

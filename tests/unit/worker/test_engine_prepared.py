@@ -149,6 +149,23 @@ def test_new_weights_are_prepared_anew_and_replace_the_old(heavy: Path, tmp_path
     assert len(list(cache.glob(f"*/{GRAPH_NAME}"))) == 1
 
 
+def test_what_was_prepared_from_files_now_gone_is_removed(heavy: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    other = tmp_path / "gone"
+    other.mkdir()
+    (other / "heavy.onnx").write_bytes(heavy.read_bytes())
+    (other / "weights.bin").write_bytes(heavy.with_name("weights.bin").read_bytes())
+
+    def build(source: Path, folder: Path) -> None:
+        (folder / GRAPH_NAME).write_bytes(b"graph")
+
+    first = prepared_graph(other / "heavy.onnx", cache=cache, host="h", build=build)
+    (other / "heavy.onnx").unlink()
+    second = prepared_graph(heavy, cache=cache, host="h", build=build)
+    assert not first.graph.exists()
+    assert second.graph.read_bytes() == b"graph"
+
+
 def test_a_damaged_cache_falls_back_to_the_source(heavy: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     Session(heavy, cache=cache)
