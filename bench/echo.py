@@ -19,7 +19,14 @@ import uvloop
 UNARY_METHOD = "/orchid.bench.Echo/Unary"
 _STREAM_METHOD = "/orchid.bench.Echo/Stream"
 _ID_BYTES = 8
-_OPTIONS = (("grpc.so_reuseport", 0),)
+# What Orchid's servers and its channel to a worker set, so that neither side is favoured.
+_SERVER_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+_CHANNEL_OPTIONS = (("grpc.keepalive_time_ms", 10_000), ("grpc.enable_retries", 0))
 
 
 class Relay:
@@ -66,14 +73,14 @@ async def _serve_back(answer: bytes) -> None:
 
 
 async def _serve_front(back: str) -> None:
-    async with grpc.aio.insecure_channel(back) as channel:
+    async with grpc.aio.insecure_channel(back, options=_CHANNEL_OPTIONS) as channel:
         relay = Relay(channel)
         await _serve(UNARY_METHOD, grpc.unary_unary_rpc_method_handler(relay.unary))
 
 
 async def _serve(method: str, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
     service, _, name = method[1:].partition("/")
-    server = grpc.aio.server(options=_OPTIONS)
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {name: handler}),)
     )

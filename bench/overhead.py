@@ -1,7 +1,9 @@
 """What the path costs: Orchid with a tiny model against a bare two-hop echo, in turns.
 
 Both run on the same machine in the same minutes with the same request and response
-bytes; each figure is the median of the repeats.
+bytes and the same transport settings; each figure is the median of the repeats. Requests
+carry token ids, so that what is compared is the path; text, which costs tokenising on top,
+is measured beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import grpc
 
 from bench.load.codec import OipCodec
 from bench.load.metrics import LoadResult
-from bench.load.plan import LoadPlan, Protocol, Workload
+from bench.load.plan import LoadPlan, Payload, Protocol, Workload
 from bench.load.run import run_load
 from bench.report import Report, host_facts, make_report
 from deploy.cluster import ClusterSpec, LocalCluster
@@ -31,7 +33,7 @@ VARIANT = "tiny-b"
 
 @dataclass(frozen=True, slots=True)
 class OverheadSettings:
-    """`in_flight` requests saturate; `words` is the length of the one text that is sent."""
+    """`in_flight` requests saturate; `words` is the length of the one text behind the ids."""
 
     repeats: int = 5
     seconds: float = 3.0
@@ -50,6 +52,7 @@ class Case:
     protocol: Protocol
     stream: bool
     concurrency: int
+    payload: Payload = "ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def cases(in_flight: int) -> tuple[Case, ...]:
         Case("bare_saturated", "bare", "echo", False, in_flight),
         Case("orchid_saturated", "orchid", "oip", False, in_flight),
         Case("orchid_native_saturated", "orchid", "native", False, in_flight),
+        Case("orchid_text_saturated", "orchid", "oip", False, in_flight, "text"),
         Case("orchid_stream", "orchid", "oip", True, in_flight),
         Case("orchid_native_stream", "orchid", "native", True, in_flight),
         Case("bare_alone", "bare", "echo", False, 1),
@@ -94,11 +98,11 @@ def run_overhead(
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-overhead-")))
         build_synthetic(base / "models", MODEL)
-        workload = Workload((" ".join(["good film"] * (settings.words // 2)),), (-1,))
+        workloads = _workloads(base / "models", settings.words)
         spec = ClusterSpec(1, base / "state", listen="127.0.0.1:0", repository=base / "models")
         cluster = stack.enter_context(LocalCluster(spec))
         cluster.wait_ready(timeout_s=60)
-        answer = _one_answer(cluster.address, workload)
+        answer = _one_answer(cluster.address, workloads["ids"])
         bare, bare_pid = stack.enter_context(bare_echo(base, answer))
         servers = {
             "orchid": (cluster.address, cluster.pid("controlplane")),
@@ -108,6 +112,7 @@ def run_overhead(
         for repeat in range(settings.repeats):
             for case in chosen:
                 notify(case.name, len(samples), total)
+                workload = workloads[case.payload]
                 samples.append(_measure(case, repeat, servers[case.server], settings, workload))
     return make_report(
         "overhead",
@@ -128,7 +133,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
 
     `cpu_ratio` and `p50_ratio` are Orchid over bare; `stream_cpu_ratio` is a streamed over
     a unary request's CPU, both Orchid's; `rps_per_core` is what one core of control plane
-    carries in unary requests.
+    carries in unary requests. `text_cpu_ms` is a unary request of text.
     """
 
     def mid(case: str, value: Callable[[Sample], float]) -> float:
@@ -148,6 +153,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
         "rps_per_core": 1e3 / unary,
         "cpu_ms": unary,
         "bare_cpu_ms": bare,
+        "text_cpu_ms": mid("orchid_text_saturated", cpu_ms),
         "stream_cpu_ms": mid("orchid_stream", cpu_ms),
         "native_cpu_ms": native,
         "native_stream_cpu_ms": mid("orchid_native_stream", cpu_ms),
@@ -192,16 +198,35 @@ def _plan(case: Case, address: str, settings: OverheadSettings, watch: dict[str,
         warmup_s=settings.warmup_s,
         protocol=case.protocol,
         stream=case.stream,
+        payload=case.payload,
         variant=VARIANT,
         seed=settings.seed,
         watch=watch,
     )
 
 
+def _workloads(repository: Path, words: int) -> dict[Payload, Workload]:
+    """One text, and its token ids."""
+    from tokenizers import Tokenizer
+
+    from worker.models.manifest import load_manifest
+
+    folder = repository / MODEL
+    manifest = load_manifest(folder)
+    tokenizer = Tokenizer.from_file(
+        str(folder / manifest.tokenizers[manifest.default_tokenizer].path)
+    )
+    text = " ".join(["good film"] * (words // 2))
+    ids = " ".join(map(str, tokenizer.encode(text).ids))
+    return {"text": Workload((text,), (-1,)), "ids": Workload((ids,), (-1,))}
+
+
 def _one_answer(address: str, workload: Workload) -> bytes:
     """The bytes of one real answer, for the echo to send."""
     codec = OipCodec()
-    plan = LoadPlan(address, MODEL, 1.0, mode="closed", protocol="oip", variant=VARIANT)
+    plan = LoadPlan(
+        address, MODEL, 1.0, mode="closed", protocol="oip", variant=VARIANT, payload="ids"
+    )
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(codec.unary_method)
         answer: bytes = call(codec.body(plan, workload.texts[0]), timeout=10)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol as TypingProtocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.echo import UNARY_METHOD
 from bench.load.plan import LoadPlan
@@ -48,7 +49,7 @@ class Codec(TypingProtocol):
     stream_method: str
 
     def body(self, plan: LoadPlan, text: str) -> bytes:
-        """A whole unary request; its deadline is the call's."""
+        """A whole unary request of one text, or of its ids; its deadline is the call's."""
         ...
 
     def envelope(self, index: int, budget_ms: int) -> bytes:
@@ -72,16 +73,22 @@ class NativeCodec:
 
     def body(self, plan: LoadPlan, text: str) -> bytes:
         """See Codec."""
-        return inference_pb2.InferRequest(
+        request = inference_pb2.InferRequest(
             model=plan.model,
-            text=inference_pb2.TextInput(texts=[text]),
             request_class=inference_pb2.RequestClass(
                 tenant=plan.tenant,
                 request_class=plan.request_class,
                 minimum_quality=plan.minimum_quality,
                 variant=plan.variant,
             ),
-        ).SerializeToString()
+        )
+        if plan.payload == "ids":
+            ids = _ids(text)
+            request.tokens.token_ids = ids.astype("<i4").tobytes()
+            request.tokens.lengths.append(len(ids))
+        else:
+            request.text.texts.append(text)
+        return request.SerializeToString()
 
     def envelope(self, index: int, budget_ms: int) -> bytes:
         """See Codec. Concatenated messages merge, so the body need not be built again."""
@@ -105,7 +112,10 @@ class NativeCodec:
 
 
 class OipCodec:
-    """The Open Inference Protocol, text as a raw BYTES tensor, as stock clients send it."""
+    """The Open Inference Protocol with raw contents, as stock clients send it.
+
+    Text is a BYTES tensor, ids are INT64 [1, tokens].
+    """
 
     unary_method = "/inference.GRPCInferenceService/ModelInfer"
     stream_method = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -113,9 +123,14 @@ class OipCodec:
     def body(self, plan: LoadPlan, text: str) -> bytes:
         """See Codec."""
         request = oip_pb2.ModelInferRequest(model_name=plan.model)
-        request.inputs.add(name="text", datatype="BYTES", shape=[1])
-        data = text.encode()
-        request.raw_input_contents.append(len(data).to_bytes(4, "little") + data)
+        if plan.payload == "ids":
+            ids = _ids(text)
+            request.inputs.add(name="input_ids", datatype="INT64", shape=[1, len(ids)])
+            request.raw_input_contents.append(ids.astype("<i8").tobytes())
+        else:
+            request.inputs.add(name="text", datatype="BYTES", shape=[1])
+            data = text.encode()
+            request.raw_input_contents.append(len(data).to_bytes(4, "little") + data)
         texts = {
             "tenant": plan.tenant,
             "request_class": plan.request_class,
@@ -165,6 +180,10 @@ class EchoCodec(OipCodec):
 
 
 _CODECS: dict[str, type[Codec]] = {"native": NativeCodec, "oip": OipCodec, "echo": EchoCodec}
+
+
+def _ids(text: str) -> NDArray[np.int64]:
+    return np.array(text.split(), np.int64)
 
 
 def codec(plan: LoadPlan) -> Codec:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Protocol = Literal["native", "oip", "echo"]
 Mode = Literal["open", "closed"]
+Payload = Literal["text", "ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class LoadPlan:
     `concurrency` requests in flight, each followed by the next (to find a capacity or a
     cost at saturation). The first `warmup_s` are sent but not counted. `deadline_ms` 0
     asks without a deadline. `watch` names processes whose CPU time is read at both ends
-    of the measured window. `stream` sends over one bidirectional stream.
+    of the measured window. `stream` sends over one bidirectional stream. payload "ids": the
+    texts are decimal token ids with spaces between them, and are sent as ids.
     """
 
     target: str
@@ -50,6 +52,7 @@ class LoadPlan:
     seed: int = 1
     protocol: Protocol = "native"
     stream: bool = False
+    payload: Payload = "text"
     variant: str = ""
     request_class: str = ""
     tenant: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bench.load.codec import EchoCodec, NativeCodec, OipCodec, codec
@@ -34,6 +36,17 @@ def test_an_oip_body_and_its_envelope_are_one_request() -> None:
     assert parameters["variant"].string_param == "v"
     assert parameters["deadline_ms"].int64_param == 120
     assert parameters["minimum_quality"].double_param == 0.5
+
+
+def test_ids_travel_as_token_ids() -> None:
+    plan = replace(PLAN, payload="ids")
+    native = inference_pb2.InferRequest.FromString(NativeCodec().body(plan, "2 70000 3"))
+    assert np.frombuffer(native.tokens.token_ids, "<i4").tolist() == [2, 70000, 3]
+    assert list(native.tokens.lengths) == [3]
+    oip = oip_pb2.ModelInferRequest.FromString(OipCodec().body(plan, "2 70000 3"))
+    assert (oip.inputs[0].name, oip.inputs[0].datatype) == ("input_ids", "INT64")
+    assert list(oip.inputs[0].shape) == [1, 3]
+    assert np.frombuffer(oip.raw_input_contents[0], "<i8").tolist() == [2, 70000, 3]
 
 
 def test_answers_tell_variant_and_class() -> None:
