@@ -23,6 +23,8 @@ from controlplane.policy.records import RequestClass, Shape
 
 _GRID = 600
 _DROP = -1
+# Requests of the warm-up are worth serving, but not at the cost of one that counts.
+_UNCOUNTED = 1e-6
 # Time after the last request, in which every backlog drains.
 _FOREVER_NS = 1e18
 
@@ -116,7 +118,7 @@ def _relaxed_plan(
             need = service[row, column]
             after = grid + need / workers
             reached = _interpolate(value, np.maximum(after - gaps[row], 0.0), step)
-            reached = reached + (quality[column] if counted[row] else 0.0)
+            reached = reached + quality[column] * (1.0 if counted[row] else _UNCOUNTED)
             # With c workers a request starts once less than the others' work is before it.
             fits = np.maximum(after, need) <= budget[row]
             better = fits & (reached > best)

@@ -107,7 +107,9 @@ class World:
         self._variant = np.full(count, -1, dtype=np.int16)
         self._done = np.zeros(count, dtype=np.int64)
         self._answered = np.zeros(count, dtype=np.bool_)
-        self._wake_at: int | None = None
+        # The armed timer, 0 for none, and the time that it was armed for.
+        self._timer = 0
+        self._wake_ns = 0
         self._gone: list[SimWorker] = []
         self._crossed_idle = 0
         self._expired_executed = 0
@@ -125,13 +127,13 @@ class World:
             if following < count and (not events or arrived[following] <= events[0][0]):
                 now = arrived[following]
                 self._arrive(following, now)
+                self._pump(now)
                 following += 1
             elif events:
                 now, _, happen = heapq.heappop(events)
                 happen(now)
             else:
                 break
-            self._pump(now)
             if following == count and not self._flight and not self._busy():
                 break
         for request in list(self._flight):
@@ -202,13 +204,16 @@ class World:
             else:
                 self._send(step, now)
         wake = scheduler.wake_ns()
-        if wake is not None and (self._wake_at is None or wake < self._wake_at):
-            self._wake_at = max(wake, now + self._settings.timer_ns)
-            self._at(self._wake_at, self._woken)
+        if wake is not None and (self._timer == 0 or wake < self._wake_ns):
+            # The sequence number tells the armed timer from those it replaced.
+            self._wake_ns, self._timer = wake, self._sequence + 1
+            at = max(wake, now + self._settings.timer_ns)
+            self._at(at, partial(self._woken, self._timer))
 
-    def _woken(self, now: int) -> None:
-        if now == self._wake_at:
-            self._wake_at = None
+    def _woken(self, timer: int, now: int) -> None:
+        if timer == self._timer:
+            self._timer = 0
+            self._pump(now)
 
     def _send(self, flight: Flight, now: int) -> None:
         for request in flight.requests:
@@ -281,6 +286,7 @@ class World:
             if ended is not None and run_ns:
                 for request in flight.requests:
                     self._answer(request, flight, at)
+            self._pump(at)
 
         self._at(now + self._settings.trip_ns // 2, arrive)
 
@@ -303,9 +309,13 @@ class World:
             self._gone.append(worker)
             self._at(now + int(fault.detect_s * 1e9), lambda at: self._detected(worker, at))
             if fault.back_s:
-                self._at(int(fault.back_s * 1e9), lambda at: self._join(worker.index, at))
+                self._at(int(fault.back_s * 1e9), lambda at: self._rejoin(worker.index, at))
 
         return lose
+
+    def _rejoin(self, index: int, now: int) -> None:
+        self._join(index, now)
+        self._pump(now)
 
     def _detected(self, worker: SimWorker, now: int) -> None:
         """What the lost worker had is queued again while its slack allows."""
@@ -313,6 +323,7 @@ class World:
             for request in flight.requests:
                 if self._flight.get(request.id) is flight:
                     self._again(request, flight, now)
+        self._pump(now)
 
     def _again(self, request: Request, flight: Flight, now: int) -> None:
         self._flight[request.id] = None
