@@ -197,7 +197,8 @@ def _obstacle(hello: fleet_pb2.WorkerHello) -> str:
         fleet_pb2.WORKER_CLASS_ENCODER,
         fleet_pb2.WORKER_CLASS_UNSPECIFIED,
     ):
-        name = fleet_pb2.WorkerClass.Name(hello.worker_class)
+        named = fleet_pb2.WorkerClass.DESCRIPTOR.values_by_number.get(hello.worker_class)
+        name = f"of class {hello.worker_class}" if named is None else named.name
         return f"this control plane serves encoder workers, {hello.worker_id!r} is {name}"
     return ""
 
