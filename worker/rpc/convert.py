@@ -111,7 +111,7 @@ def tensor_from(message: common_pb2.Tensor) -> NDArray[Any]:
             )
         array = np.empty(elements, dtype=object)
         array[:] = list(message.strings)
-        return array.reshape(shape)
+        return _shaped(message.name, array, shape)
     dtype = _FIXED.get(message.data_type)
     if dtype is None:
         raise InvalidInput(
@@ -123,7 +123,17 @@ def tensor_from(message: common_pb2.Tensor) -> NDArray[Any]:
             f"tensor {message.name!r} {dtype.name}{list(shape)} takes "
             f"{elements * dtype.itemsize} bytes, got {len(message.data)}"
         )
-    return np.frombuffer(message.data, dtype).reshape(shape)
+    return _shaped(message.name, np.frombuffer(message.data, dtype), shape)
+
+
+def _shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array in a shape of as many elements; numpy takes few dimensions and finite sizes."""
+    try:
+        return array.reshape(shape)
+    except ValueError as error:
+        raise InvalidInput(
+            f"tensor {name!r} of {len(shape)} dimensions has no array: {error}"
+        ) from None
 
 
 def write_tensor(message: common_pb2.Tensor, name: str, array: NDArray[Any]) -> None:

@@ -61,6 +61,10 @@ async def test_good_items_are_not_held_up_by_bad_ones(repository: Path) -> None:
         no_type.tensors[0].data_type = common_pb2.DATA_TYPE_UNSPECIFIED
         twice = tensor_item(23, a=ones, b=ones)
         twice.tensors[1].name = "a"
+        deep = tensor_item(24, a=ones[:1], b=ones)
+        deep.tensors[0].shape[:] = [1] * 70
+        empty = tensor_item(25, a=ones[:0], b=ones)
+        empty.tensors[0].shape[:] = [2**62, 2**62, 0]
         await stream.send(
             batch(
                 *(1, token_item(1, [2, 3]), token_item(2, [2, -4]), odd, both),
@@ -72,19 +76,19 @@ async def test_good_items_are_not_held_up_by_bad_ones(repository: Path) -> None:
             batch(3, token_item(11, [2, 3]), model="huge"),
             batch(4, token_item(12, [2, 3]), model="adder", variant="adder"),
             batch(
-                *(5, tensor_item(20, a=ones, b=ones), short, no_type, twice),
+                *(5, tensor_item(20, a=ones, b=ones), short, no_type, twice, deep, empty),
                 model="adder",
                 variant="adder",
             ),
             batch(6),
         )
-        await stream.receive(16)
+        await stream.receive(18)
         assert {i: status(r) for i, r in stream.results.items()} == {
             1: "OK",
             **dict.fromkeys((2, 3, 4, 5, 6, 7), "INVALID_ARGUMENT"),
             **dict.fromkeys((8, 9), "EXPIRED"),
             **dict.fromkeys((10, 11), "NOT_FOUND"),
-            **dict.fromkeys((12, 21, 22, 23), "INVALID_ARGUMENT"),
+            **dict.fromkeys((12, 21, 22, 23, 24, 25), "INVALID_ARGUMENT"),
             20: "OK",
         }
         assert np.array_equal(floats(stream.results[20]), [2, 2])
