@@ -25,6 +25,8 @@ from controlplane.rpc.status import Status, status_of
 MAX_OUTSTANDING = 1024
 # When a caller whose stream was drained may try again, by then elsewhere or after a restart.
 DRAINED_RETRY_MS = 1000
+# How long the transport may take to cancel a call that it could not write to.
+_LOST_S = 1.0
 
 Extra = TypeVar("Extra")
 
@@ -89,11 +91,14 @@ class Stream(Generic[Extra]):
                     raise
             self._reading = False
             _wake(self._writer_waits)
-            await writer
+            lost = await writer
         finally:
             writer.cancel()
             for call in tuple(self._calls):
                 call.abandon()
+        if lost:
+            # A call that returns before the transport knows of its loss ends in a fault there.
+            await asyncio.sleep(_LOST_S)
         if self._draining:
             raise drained()
 
@@ -103,7 +108,7 @@ class Stream(Generic[Extra]):
             self._draining = True
             self._task.cancel()
 
-    async def _read(self, writer: asyncio.Task[None]) -> None:
+    async def _read(self, writer: asyncio.Task[bool]) -> None:
         while (message := await self._context.read()) is not grpc.aio.EOF:
             self._accept(message)
             if self._outstanding >= self._max_outstanding:
@@ -169,19 +174,20 @@ class Stream(Generic[Extra]):
         self._outbox.append(message)
         _wake(self._writer_waits)
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Empty the outbox until all is answered; returns whether the caller was lost before."""
         outbox, write = self._outbox, self._context.write
         while True:
             while outbox:
                 try:
                     await write(outbox.popleft())
                 except grpc.aio.InternalError:
-                    return  # the caller is gone, and the reader about to hear of it
+                    return True  # the reader is about to hear of it
                 self._outstanding -= 1
             if self._outstanding < self._max_outstanding:
                 _wake(self._reader_waits)
             if not self._reading and self._outstanding == 0:
-                return
+                return False
             self._writer_waits = self._loop.create_future()
             await self._writer_waits
 
