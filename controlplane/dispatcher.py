@@ -131,7 +131,8 @@ class Dispatcher:
         pending = Pending(request, self._loop.create_future(), span)
         self._pending[request.id] = pending
         self._deadlines.add(request.id, request.deadline_ns)
-        self._pump.soon()
+        if self._scheduler.stirs(request):
+            self._pump.soon()
         return pending.future
 
     def cancel(self, request: Request) -> None:

@@ -141,6 +141,10 @@ class Hands:
         """Whether any worker of the pool would take work now."""
         return bool(self._idle[pool] or self._open[pool])
 
+    def has_open(self, pool: Pool) -> bool:
+        """Whether a busy worker of the pool would take more."""
+        return bool(self._open[pool])
+
     def takers(self, pool: Pool, now_ns: int) -> Iterator[tuple[Slot, Taker]]:
         """Workers that would take work, idle ones first. Stop iterating after a `hand_over`."""
         idle, opened = self._idle[pool], self._open[pool]

@@ -45,6 +45,8 @@ class Pool:
         self._settings = settings
         self._queue: EdfQueue[Entry] = EdfQueue(settings.bounds.max_items)
         self._work = QueuedWork(len(table))
+        # The head was last seen to gain by waiting until a worker is free.
+        self._held = False
 
     def head_deadline_ns(self) -> int | None:
         """Deadline of the head; None when nothing is queued."""
@@ -111,8 +113,20 @@ class Pool:
         best = self.table.eligible(request.klass, request.shapes)[0]
         return self._push(request, self._nominal(request), best)
 
+    def stirs(self, request: Request, opened: bool) -> bool:
+        """Whether a request that was queued just now can change what its pool does next.
+
+        `opened` says that busy workers would take more. When it is neither the head nor
+        fills a run that is being held back, what held before it came still holds.
+        """
+        head = self._queue.head()
+        if self.idle or head is None or head.request is request:
+            return True
+        return opened and not (self._held and self.queued < self._settings.max_batch)
+
     def withdraw(self, request_id: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
+        self._held = False
         entry = self._queue.cancel(request_id)
         if entry is not None:
             self._forget(entry)
@@ -120,7 +134,8 @@ class Pool:
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
-        if taker.start_ns and self._held_back(trip_ns):
+        self._held = bool(taker.start_ns) and self._held_back(trip_ns)
+        if self._held:
             return None
         for entry in self._runnable(taker.mask):
             situation = self._situation(entry, taker, now_ns, trip_ns)

@@ -71,6 +71,11 @@ class Scheduler:
             request, now_ns, hands.trip_ns, hands.in_flight, self._host.percent
         )
 
+    def stirs(self, request: Request) -> bool:
+        """Whether an admitted request calls for `next_step`, or can wait for the next event."""
+        pool = self.pools[request.model]
+        return pool.stirs(request, self._hands.has_open(pool))
+
     def host_cpu(self, percent: float, now_ns: int) -> None:
         """A worker reports how busy its whole machine is, 0 to 100."""
         self._host.report(percent, now_ns)
