@@ -23,7 +23,7 @@ def up(
         typer.Option(min=1, help="Worker processes. Default: the cores the CPU plan grants."),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="orchid, accurate or cheap; see docs/operations.md.")
+        str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
     ] = None,
     config: ConfigOption = None,
     repository: Annotated[

@@ -15,7 +15,7 @@ def controlplane(
     config: ConfigOption = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve on.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="orchid, accurate or cheap; see docs/operations.md.")
+        str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
     ] = None,
 ) -> None:
     """Run a control plane in the foreground.

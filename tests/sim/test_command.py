@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.report import read_report
+from bench.sim import model
 from bench.sim.model import built_in, read_profile, routable, two_variants, write_profile
 from deploy.cli import app
 from deploy.cli.sim import _EVERY_LOAD, _EVERY_POLICY
@@ -73,9 +74,13 @@ def test_the_defaults_are_those_of_the_sweep() -> None:
 
 
 def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    for model in (built_in(), two_variants()):
-        write_profile(tmp_path / "profile.json", model)
-        assert read_profile(tmp_path / "profile.json") == model
+    for each in (built_in(), two_variants()):
+        write_profile(tmp_path / "profile.json", each)
+        assert read_profile(tmp_path / "profile.json") == each
+
+
+def test_the_profile_of_two_variants_is_the_one_in_the_code() -> None:
+    assert read_profile(Path(model.__file__).with_name("two.json")) == two_variants()
 
 
 def test_the_built_in_model_routes_to_its_frontier() -> None:
