@@ -34,17 +34,23 @@ class Pump:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ns = 0
 
-    def soon(self) -> None:
-        """Pump at the end of this turn of the loop."""
+    def soon(self, turns: int = 1) -> None:
+        """Pump at the end of this turn of the loop, or `turns` of them later."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._pump)
+            self._turn(turns)
 
     def close(self) -> None:
         """Stop the timer."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
+
+    def _turn(self, left: int) -> None:
+        if left > 1:
+            self._loop.call_soon(self._turn, left - 1)
+        else:
+            self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._scheduled = False

@@ -25,8 +25,9 @@ _SCAN = 64
 class Pool:
     """Queue, corrections and load of one model.
 
-    `queued` counts the waiting requests. `hands.Hands` keeps `live`, `idle`, `busy` and
-    `free_times`.
+    `queued` counts the waiting requests; `held` says that the head, when a busy worker would
+    have taken it, was left to wait for company. `hands.Hands` keeps `live`, `idle`, `busy`
+    and `free_times`.
     """
 
     def __init__(self, model: str, table: VariantTable, policy: Policy, settings: Settings) -> None:
@@ -45,8 +46,7 @@ class Pool:
         self._settings = settings
         self._queue: EdfQueue[Entry] = EdfQueue(settings.bounds.max_items)
         self._work = QueuedWork(len(table))
-        # The head was last seen to gain by waiting until a worker is free.
-        self._held = False
+        self.held = False
 
     def head_deadline_ns(self) -> int | None:
         """Deadline of the head; None when nothing is queued."""
@@ -122,11 +122,11 @@ class Pool:
         head = self._queue.head()
         if self.idle or head is None or head.request is request:
             return True
-        return opened and not (self._held and self.queued < self._settings.max_batch)
+        return opened and not (self.held and self.queued < self._settings.max_batch)
 
     def withdraw(self, request_id: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
-        self._held = False
+        self.held = False
         entry = self._queue.cancel(request_id)
         if entry is not None:
             self._forget(entry)
@@ -134,8 +134,8 @@ class Pool:
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
-        self._held = bool(taker.start_ns) and self._held_back(trip_ns)
-        if self._held:
+        self.held = bool(taker.start_ns) and self._held_back(trip_ns)
+        if self.held:
             return None
         for entry in self._runnable(taker.mask):
             situation = self._situation(entry, taker, now_ns, trip_ns)
