@@ -210,7 +210,12 @@ class Dispatcher:
         """A batch ended on a worker."""
         now = self._now_ns()
         flight = self._scheduler.finished(
-            session.number, done.id, now, queue_ns=done.queue_ns, run_ns=done.run_ns
+            session.number,
+            done.id,
+            now,
+            queue_ns=done.queue_ns,
+            run_ns=done.run_ns,
+            whole=any(item.status is ItemStatus.OK for item in done.items),
         )
         if flight is None:
             self.counters.unknown_results += 1

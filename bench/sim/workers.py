@@ -10,11 +10,12 @@ from controlplane.policy.hands import Flight
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A flight at its worker, with the time it came there and the time it started."""
+    """A flight at its worker: when it came there, when it started, what it would take in full."""
 
     flight: Flight
     received_ns: int
     started_ns: int = -1
+    full_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -256,6 +256,7 @@ class World:
             shapes = [request.shapes[candidate.tokenizer] for request in flight.requests]
             taken = self._services.run_ns(candidate.profile, shapes, flight.requests[0].id)
             taken = int(taken * self._settings.faults.slowness(worker.index, now))
+            job.full_ns = taken
             self._expired_executed += last <= now
             if self._second_look:
                 # When the time of everybody in it is up, a run is terminated.
@@ -281,7 +282,12 @@ class World:
 
         def arrive(at: int) -> None:
             ended = self._scheduler.finished(
-                worker.number, flight.id, at, queue_ns=queue_ns, run_ns=run_ns
+                worker.number,
+                flight.id,
+                at,
+                queue_ns=queue_ns,
+                run_ns=run_ns,
+                whole=run_ns >= job.full_ns,
             )
             if ended is not None and run_ns:
                 for request in flight.requests:

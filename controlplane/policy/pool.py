@@ -151,11 +151,20 @@ class Pool:
             return Choice(decision, None, (entry.request,), 0, (False,))
         return None
 
-    def completed(self, candidate: Candidate, nominal_ns: int, measured_ns: int) -> None:
-        """A run ended: correct the predictions by what it took."""
+    def completed(
+        self, candidate: Candidate, nominal_ns: int, measured_ns: int, *, whole: bool = True
+    ) -> None:
+        """A run ended: correct the predictions by what it took.
+
+        A run that was cut short (`whole` is False) only says that it takes at least this
+        long, so it is heard when that is more than predicted.
+        """
         number = self.table.numbers.get(candidate.name)
-        if number is not None and measured_ns > 0:
-            self.corrections.observe(number, measured_ns / nominal_ns)
+        if number is None or measured_ns <= 0:
+            return
+        ratio = measured_ns / nominal_ns
+        if whole or ratio > self.corrections.factors[number]:
+            self.corrections.observe(number, ratio)
 
     def retable(self, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
         """Take a new variant table; returns the queued requests that it cannot answer."""

@@ -119,18 +119,26 @@ class Scheduler:
         return self._hands.wake_ns() if self.queued else None
 
     def finished(
-        self, worker: int, flight_id: int, now_ns: int, *, queue_ns: int = 0, run_ns: int = 0
+        self,
+        worker: int,
+        flight_id: int,
+        now_ns: int,
+        *,
+        queue_ns: int = 0,
+        run_ns: int = 0,
+        whole: bool = True,
     ) -> Flight | None:
         """A run ended on its worker; None when the worker does not hold it.
 
-        `queue_ns` and `run_ns` are the worker's own times; `run_ns` is 0 when nothing ran.
+        `queue_ns` and `run_ns` are the worker's own times; `run_ns` is 0 when nothing ran,
+        `whole` is False when the run was cut short.
         """
         slot = self._hands.slot(worker)
         flight = None if slot is None else slot.find(flight_id)
         if slot is None or flight is None:
             return None
         if run_ns:
-            flight.pool.completed(flight.candidate, flight.nominal_ns, run_ns)
+            flight.pool.completed(flight.candidate, flight.nominal_ns, run_ns, whole=whole)
             if flight.direct:
                 self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
         self._hands.take_off(slot, flight, now_ns)

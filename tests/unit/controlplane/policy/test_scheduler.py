@@ -125,6 +125,18 @@ def test_short_runs_that_pay_to_share_gather_until_their_worker_is_free() -> Non
     assert len(step(made, 1).requests) == 4
 
 
+def test_a_run_that_was_cut_short_never_makes_its_variant_look_faster() -> None:
+    made = scheduler()
+    pool = made.pools[MODEL]
+    for cut_ms, learns in ((3.0, False), (15.0, True)):
+        admit(made, request(100.0))
+        flight = step(made, 0.0)
+        before = pool.corrections.factors[flight.decision.variant]
+        made.finished(flight.worker, flight.id, MS, run_ns=int(cut_ms * MS), whole=False)
+        after = pool.corrections.factors[flight.decision.variant]
+        assert (after > before) if learns else (after == before)
+
+
 def test_no_wake_is_asked_for_while_nothing_waits() -> None:
     made = scheduler()
     admit(made, request(60))
