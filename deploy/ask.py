@@ -25,6 +25,7 @@ class Question:
     request_class: str = ""
     tenant: str = ""
     variant: str = ""
+    prohibited: tuple[str, ...] = ()
     minimum_quality: float = 0.0
 
 
@@ -69,6 +70,7 @@ def _ask_one(stub: inference_pb2_grpc.InferenceStub, question: Question, text: s
             request_class=question.request_class,
             minimum_quality=question.minimum_quality,
             variant=question.variant,
+            prohibited_variants=question.prohibited,
         ),
     )
     timeout_s = question.deadline_ms / 1e3 if question.deadline_ms else _NO_DEADLINE_S

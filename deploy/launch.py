@@ -16,7 +16,7 @@ import psutil
 from deploy.cluster import ClusterError, LocalCluster
 from deploy.fleet import FleetStatus
 from deploy.readiness import Readiness
-from deploy.state import ClusterRecord, StateDirectory, launcher
+from deploy.state import ClusterRecord, StateDirectory, already_running, launcher
 
 _POLL_S = 0.1
 _STOP_S = 20.0
@@ -68,9 +68,11 @@ def start_detached(
 ) -> ClusterRecord:
     """Starts `orchid up ARGUMENTS` as a launcher of its own session and waits until it is ready.
 
-    Raises ClusterError with the end of its log when it ends first.
+    Raises AlreadyRunningError, or ClusterError with the end of its log when it ends first.
     """
     state = StateDirectory(directory)
+    if state.read() is not None:
+        raise already_running(state.path)
     log_path = state.path / "logs" / "launcher.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
@@ -90,7 +92,7 @@ def start_detached(
                 return record
             on_phase(record)
         if process.poll() is not None:
-            raise ClusterError(f"the cluster did not start\n{log_path.read_text()[-4000:]}")
+            raise ClusterError(f"the cluster did not start\n{log_path.read_text()[-4000:].strip()}")
         if time.monotonic() >= deadline:
             process.terminate()
             process.wait()

@@ -47,6 +47,7 @@ class Child:
             command += ["--overrides", json.dumps(dict(spec.overrides))]
         try:
             with self.log_path.open("ab") as log:
+                self._log_start = log.tell()
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -121,5 +122,5 @@ class Child:
         """The last `limit` bytes it wrote."""
         with self.log_path.open("rb") as log:
             log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - limit))
+            log.seek(max(self._log_start, log.tell() - limit))
             return log.read().decode(errors="replace")

@@ -61,9 +61,7 @@ class StateDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise AlreadyRunningError(
-                f"a cluster already runs from {self.path}; `orchid down` stops it"
-            ) from None
+            raise already_running(self.path) from None
         self._lock = lock
 
     def release(self) -> None:
@@ -89,6 +87,11 @@ class StateDirectory:
             **{**data, "workers": tuple(WorkerRecord(**entry) for entry in data["workers"])}
         )
         return record if launcher(record) is not None else None
+
+
+def already_running(path: Path) -> AlreadyRunningError:
+    """The fault of starting a second cluster in one state directory."""
+    return AlreadyRunningError(f"a cluster already runs from {path}; `orchid down` stops it")
 
 
 def launcher(record: ClusterRecord) -> psutil.Process | None:

@@ -140,7 +140,9 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
             timeout_s=timeout,
             on_phase=lambda r: spinner.update(f"{r.phase}: {len(r.workers)} worker(s)"),
         )
-    console.print(f"serving on [bold]{record.address}[/]; `orchid down` stops it")
+    usual = spec.directory == DEFAULT_STATE
+    stop = "orchid down" if usual else f"orchid down --state {spec.directory}"
+    console.print(f"serving on [bold]{record.address}[/]; `{stop}` stops it")
 
 
 def down(state: StateOption = DEFAULT_STATE) -> None:

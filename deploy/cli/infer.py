@@ -23,6 +23,9 @@ def infer(
     ] = "",
     tenant: Annotated[str, typer.Option(help="Who is charged.")] = "",
     variant: Annotated[str, typer.Option(help="Answer with this variant or not at all.")] = "",
+    prohibit: Annotated[
+        list[str] | None, typer.Option(help="A variant that may not answer; can be repeated.")
+    ] = None,
     minimum_quality: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Lowest measured quality that may answer.")
     ] = 0.0,
@@ -45,17 +48,20 @@ def infer(
         request_class=request_class,
         tenant=tenant,
         variant=variant,
+        prohibited=tuple(prohibit or ()),
         minimum_quality=minimum_quality,
     )
     target = address or running_address(state)
     replies = ask(target, question, texts)
+    failed = [reply for reply in replies if reply.error]
     if json:
         import json as encoder
 
         typer.echo(encoder.dumps([reply.as_json() for reply in replies], indent=1))
-    else:
+    elif len(failed) < len(replies):
         _print(replies)
-    failed = [reply for reply in replies if reply.error]
+    elif failed[0].code != "UNAVAILABLE":
+        _print_errors(failed)
     if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
         fail(f"{target}: {failed[0].error}", "orchid up starts a local cluster; orchid status")
     if failed:
@@ -82,3 +88,14 @@ def _print(replies: list[Reply]) -> None:
         times = (f"{ms:.1f}" for ms in (reply.queue_ms, reply.execute_ms, reply.total_ms))
         table.add_row(reply.label, f"{reply.score:.3f}", reply.variant, *times, why)
     Console().print(table, highlight=False)
+
+
+def _print_errors(failed: list[Reply]) -> None:
+    """When no text was answered: each reason once, at the terminal's whole width."""
+    from rich.console import Console
+    from rich.text import Text
+
+    for code, error in dict.fromkeys((reply.code, reply.error) for reply in failed):
+        count = sum((reply.code, reply.error) == (code, error) for reply in failed)
+        times = f" ({count} texts)" if count > 1 else ""
+        Console().print(Text.assemble((code, "red"), f"{times} {error}"))

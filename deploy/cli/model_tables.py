@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from worker.models.manifest import Fault, FileRef, Manifest, Variant
+from worker.models.manifest import Fault, FileRef, Manifest
 from worker.models.repository import Listing, resident_bytes
 
 if TYPE_CHECKING:
@@ -20,10 +20,8 @@ _MIB = 1024 * 1024
 
 def list_table(listings: Sequence[Listing]) -> Table:
     """One row a model."""
-    table = Table("model", "version", "task")
-    for heading in ("variants", "best", "MiB"):
-        table.add_column(heading, justify="right")
-    table.add_column("digest", overflow="fold")
+    table = _table("model", "version", "task", right=("variants", "best", "MiB"))
+    table.add_column("sha256", overflow="fold")
     for listing in listings:
         manifest = listing.manifest
         if manifest is None:
@@ -37,7 +35,7 @@ def list_table(listings: Sequence[Listing]) -> Table:
             str(len(manifest.variants)),
             "" if best is None else f"{best:.4f}",
             str(_total(manifest.files.values()) // _MIB),
-            manifest.digest[:19],
+            manifest.digest.removeprefix("sha256:")[:12],
         )
     return table
 
@@ -51,23 +49,11 @@ def show_tables(manifest: Manifest) -> Iterator[RenderableType]:
     if manifest.floors:
         floors = ", ".join(f"{name} {floor}" for name, floor in sorted(manifest.floors.items()))
         yield Text(f"floors: {floors}")
-    yield variant_table(manifest)
-    yield _file_table(manifest)
+    for table in (*_variant_tables(manifest), _file_table(manifest)):
+        yield Text()
+        yield table
+    yield Text()
     yield Text(", ".join(f"{key} {value}" for key, value in sorted(manifest.runtime.items())))
-
-
-def variant_table(manifest: Manifest) -> Table:
-    """One row a variant and population, with the 95 % interval of its quality."""
-    table = Table("variant", "layout", "precision", "tokenizer")
-    for heading in ("MiB", "max tokens"):
-        table.add_column(heading, justify="right")
-    table.add_column("population")
-    for heading in ("quality", "95 %", "n"):
-        table.add_column(heading, justify="right")
-    for variant in manifest.variants:
-        for row in _variant_rows(manifest, variant):
-            table.add_row(*row)
-    return table
 
 
 def fault_table(name: str, faults: Sequence[Fault]) -> Table:
@@ -83,29 +69,49 @@ def build_table(report: BuildReport) -> Group:
     made, measured = ", ".join(report.made) or "nothing", ", ".join(report.measured) or "nothing"
     lines = [Text(f"made: {made}"), Text(f"measured: {measured}")]
     lines += [Text(f"not served: {name}: {reason}") for name, reason in report.refused]
-    return Group(variant_table(report.manifest), *lines, Text(report.manifest.digest))
+    parts: list[RenderableType] = []
+    for table in _variant_tables(report.manifest):
+        parts += [table, Text()]
+    return Group(*parts, *lines, Text(report.manifest.digest))
 
 
-def _variant_rows(manifest: Manifest, variant: Variant) -> Iterator[tuple[str, ...]]:
-    head: tuple[str, ...] = (
-        variant.name,
-        variant.layout,
-        variant.precision,
-        variant.tokenizer,
-        f"{resident_bytes(manifest, variant.name) / _MIB:.0f}",
-        str(variant.max_tokens or ""),
-    )
-    if not variant.quality:
-        yield (*head, "", "", "", "")
-    for item in variant.quality:
-        interval = f"{item.low:.4f} to {item.high:.4f}"
-        yield (*head, item.population, f"{item.value:.4f} {item.metric}", interval, str(item.n))
-        head = ("", "", "", "", "", "")
+def _variant_tables(manifest: Manifest) -> Iterator[RenderableType]:
+    """What each variant is, then its evidence with 95 % intervals."""
+    table = _table("variant", "layout", "precision", "tokenizer", right=("MiB", "max tokens"))
+    for variant in manifest.variants:
+        table.add_row(
+            variant.name,
+            variant.layout,
+            variant.precision,
+            variant.tokenizer,
+            f"{resident_bytes(manifest, variant.name) / _MIB:.0f}",
+            str(variant.max_tokens or ""),
+        )
+    yield table
+    if not any(variant.quality for variant in manifest.variants):
+        yield Text("no quality evidence: the fastest variant answers; floors refuse this model")
+        return
+    evidence = _table("variant", "population", "metric", right=("quality", "95 %", "n"))
+    for variant in manifest.variants:
+        for item in variant.quality:
+            interval = f"{item.low:.4f} to {item.high:.4f}"
+            numbers = (f"{item.value:.4f}", interval, str(item.n))
+            evidence.add_row(variant.name, item.population, item.metric, *numbers)
+    yield evidence
+
+
+def _table(*left: str, right: Sequence[str]) -> Table:
+    """Columns without lines, so that names stay whole in a terminal of 80 columns."""
+    table = Table(box=None, pad_edge=False, header_style="bold dim")
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def _file_table(manifest: Manifest) -> Table:
-    table = Table("file", "sha256")
-    table.add_column("bytes", justify="right")
+    table = _table("file", "sha256", right=("bytes",))
     for path, ref in sorted(manifest.files.items()):
         table.add_row(path, ref.sha256[:16], f"{ref.size:,}")
     return table

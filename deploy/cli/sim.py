@@ -61,7 +61,7 @@ def sim(
         str, typer.Option(help="SHARE:FACTOR, so many services take so many times as long.")
     ] = "",
     slow: Annotated[
-        str, typer.Option(help="BEGIN:END:FACTOR, runs take longer for that time, in s.")
+        str, typer.Option(help="FROM:TO:FACTOR, runs take longer for that time, in s.")
     ] = "",
     lose: Annotated[
         str, typer.Option(help="AT:DETECT[:BACK], worker 0 dies, is missed, is replaced, in s.")

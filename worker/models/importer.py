@@ -117,6 +117,10 @@ def _import_graphs(
     primary = _primary_output(first, options)
     config = read_json(source / "config.json") if (source / "config.json").is_file() else {}
     task = _task(first, primary, layout, options)
+    if options.labelled is not None and task != "text-classification":
+        raise CheckpointError(
+            "labelled texts only for a text classifier", f"task {task}", "leave --labelled out"
+        )
     paths = dict.fromkeys(path for s in signatures.values() for path in s.external)
     limit = 0 if layout == "tensor" else _max_tokens(config, options)
     labels = _labels(first, primary, task, config, options)
@@ -145,7 +149,7 @@ def _import_graphs(
             outputs=signature.outputs,
             warm_lengths=tuple(n for n in WARM_LENGTHS if n <= limit),
         )
-        if options.labelled is not None and task == "text-classification":
+        if options.labelled is not None:
             data = read_labelled(options.labelled, labels)
             tokenizer = Tokenizer.from_file(str(folder / token_path))
             evidence = measure(session, variant, tokenizer, primary, data, progress)
@@ -214,7 +218,8 @@ def _task(signature: Signature, primary: str, layout: Layout, options: ImportOpt
         )
     if options.task is not None:
         return options.task
-    return "text-classification" if primary == "logits" else "embedding"
+    named = primary == "logits" or options.labels or options.labelled is not None
+    return "text-classification" if named else "embedding"
 
 
 def _max_tokens(config: Mapping[str, Any], options: ImportOptions) -> int:
