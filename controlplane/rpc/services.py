@@ -139,5 +139,12 @@ def log_fault(error: BaseException) -> None:
 
 
 async def abort(context: Context, status: Status) -> NoReturn:
-    """Ends the call with `status` and its retry guidance."""
-    await context.abort(status.code, status.message, status.trailers)
+    """Ends the call with `status` and its retry guidance.
+
+    Raises CancelledError when the call was lost meanwhile: nobody can be told any more.
+    """
+    try:
+        await context.abort(status.code, status.message, status.trailers)
+    except grpc.aio.InternalError:
+        _log.info("a call was lost before its status %s could be sent", status.code.name)
+        raise asyncio.CancelledError from None
