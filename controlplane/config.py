@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -102,8 +103,12 @@ class ControlPlaneConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.reserve_fraction <= 1.0:
             raise ValueError(f"reserve_fraction must be in (0, 1], got {self.reserve_fraction}")
-        if self.confidence_z < 0.0:
-            raise ValueError(f"confidence_z must not be negative, got {self.confidence_z}")
+        if not 0.0 <= self.confidence_z < math.inf:
+            raise ValueError(f"confidence_z must be finite, 0 or more, got {self.confidence_z}")
+        port = self.listen.rpartition(":")[2]
+        if not self.listen.startswith("unix:") and port.isdigit() and int(port) > 65535:
+            # The transport would take the port modulo 65536.
+            raise ValueError(f"listen: a port is at most 65535, got {self.listen!r}")
         if not 0.0 <= self.quality_resolution < 1.0:
             raise ValueError(f"quality_resolution must be in [0, 1), got {self.quality_resolution}")
         at_least = {

@@ -61,9 +61,11 @@ def load_config(
 
 def _read_section(path: Path, section: str, places: dict[KeyPath, str]) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text: {error.reason}") from None
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)
@@ -74,7 +76,10 @@ def _read_section(path: Path, section: str, places: dict[KeyPath, str]) -> dict[
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected sections {_listed(SECTIONS)}, got {document!r:.60}")
     found: dict[KeyPath, str] = {}
-    _remember_places(root, (), path, found)
+    try:
+        _remember_places(root, (), path, found)
+    except RecursionError:
+        raise ConfigError(f"{path}: a mapping contains itself") from None
     for name in document:
         if name not in SECTIONS:
             raise ConfigError(_unknown(found[(str(name),)], "section", str(name), SECTIONS))

@@ -18,6 +18,8 @@ def test_the_defaults_hold() -> None:
     [
         (ControlPlaneConfig, {"reserve_fraction": 0.0}, "reserve_fraction"),
         (ControlPlaneConfig, {"confidence_z": -1.0}, "confidence_z"),
+        (ControlPlaneConfig, {"confidence_z": float("inf")}, "confidence_z"),
+        (ControlPlaneConfig, {"listen": "127.0.0.1:99999"}, "at most 65535"),
         (ControlPlaneConfig, {"prefetch": -1}, "prefetch must be at least 0, got -1"),
         (ControlPlaneConfig, {"max_batch": 0}, "max_batch"),
         (ControlPlaneConfig, {"preprocess_threads": 0}, "preprocess_threads"),

@@ -116,6 +116,7 @@ def test_overrides_win_over_everything() -> None:
         ("controlplane: 3\n", r"orchid.yaml:1: controlplane: expected keys and values, got 3"),
         ("[1]\n", r"expected sections controlplane, worker"),
         ("a: [\n", r"is not valid YAML"),
+        ("controlplane: &a {queue: *a}\n", r"a mapping contains itself"),
         ("controlplane: {policy: fast}\n", r"policy must be orchid or cheap"),
     ],
 )
@@ -146,6 +147,13 @@ def test_a_fault_in_the_file_is_placed_and_explained(
 def test_a_fault_in_a_variable_names_the_variable(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(Settings, "controlplane", None, {name: value})
+
+
+def test_a_file_of_other_bytes_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "orchid.yaml"
+    path.write_bytes(b"\xaa\xff")
+    with pytest.raises(ConfigError, match=r"orchid.yaml: is not UTF-8 text"):
+        load_config(Settings, "controlplane", path)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
