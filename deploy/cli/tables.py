@@ -58,7 +58,7 @@ def _workers(status: FleetStatus) -> Table:
 def _pool_line(pool: PoolView) -> Text:
     outcomes = ", ".join(f"{name} {n}" for name, n in sorted(pool.outcomes.items()) if n)
     return Text(
-        f"model {pool.model}: {pool.state} on {pool.workers} worker(s), queued {pool.queued}, "
+        f"model {pool.model} on {pool.workers} worker(s): {pool.state}; queued {pool.queued}, "
         f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms"
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
