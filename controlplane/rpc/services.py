@@ -146,5 +146,5 @@ async def abort(context: Context, status: Status) -> NoReturn:
     try:
         await context.abort(status.code, status.message, status.trailers)
     except grpc.aio.InternalError:
-        _log.info("a call was lost before its status %s could be sent", status.code.name)
+        _log.debug("a call was lost before its status %s could be sent", status.code.name)
         raise asyncio.CancelledError from None
