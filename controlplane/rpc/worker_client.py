@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from controlplane.registry import ModelInfo, WorkerLoad
+from controlplane.rpc.services import log_fault
 from controlplane.rpc.wire import payload_bytes, read_done, read_load, read_models, write_batch
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
@@ -136,6 +137,11 @@ class WorkerClient:
                     await stream.write(self._message())
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     # The reader learns of the same end and says why.
+                    return
+                except Exception as error:
+                    # Without a writer the worker would hold work that it never got.
+                    log_fault(error)
+                    stream.cancel()
                     return
 
     def _message(self) -> worker_pb2.ExecuteRequest:

@@ -162,6 +162,22 @@ async def test_a_broken_stream_is_a_lost_worker_at_once(plane: Plane) -> None:
             assert await membership.call.read() is grpc.aio.EOF
 
 
+async def test_a_message_that_cannot_be_made_ends_the_membership(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its worker would be sent nothing any more while it still reports."""
+
+    def fail(*_: object) -> None:
+        raise ValueError
+
+    async with plane.member(FakeWorker()):
+        monkeypatch.setattr("controlplane.rpc.worker_client.write_batch", fail)
+        asking = asyncio.create_task(plane.ask(deadline_ms=500))
+        await until(lambda: not plane.registry.workers(), "the worker left")
+        with pytest.raises((TooLate, WorkerFault)):
+            await asking
+
+
 async def test_a_worker_that_comes_back_gets_a_new_session(plane: Plane) -> None:
     worker = FakeWorker()
     async with serving(worker) as address:
