@@ -20,6 +20,9 @@ from protos.orchid.v1 import fleet_pb2
 
 _log = logging.getLogger(__name__)
 
+# Ids and addresses are in every log line about a worker.
+_LONGEST_NAME = 256
+
 
 class _Link:
     """What the control plane holds of one registered worker: its session and the way back."""
@@ -193,6 +196,8 @@ def _obstacle(hello: fleet_pb2.WorkerHello) -> str:
     """Why a worker cannot be a member, empty when it can."""
     if not hello.worker_id or not hello.address:
         return "a worker's hello needs worker_id and address"
+    if len(hello.worker_id) > _LONGEST_NAME or len(hello.address) > _LONGEST_NAME:
+        return f"worker_id and address have at most {_LONGEST_NAME} characters"
     if hello.worker_class not in (
         fleet_pb2.WORKER_CLASS_ENCODER,
         fleet_pb2.WORKER_CLASS_UNSPECIFIED,

@@ -264,6 +264,7 @@ async def test_what_was_kept_apart_takes_over_when_the_pool_is_empty(plane: Plan
         ({"address": ""}, "needs worker_id"),
         ({"worker_class": fleet_pb2.WORKER_CLASS_DECODE}, "serves encoder workers"),
         ({"worker_class": 77}, "is of class 77"),
+        ({"worker_id": "w" * 257}, "at most 256 characters"),
     ],
 )
 async def test_a_worker_that_cannot_be_used_is_rejected(
