@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker.cpu_plan import CpuPlan, read_cpu_plan
+
+if TYPE_CHECKING:
+    from worker.models.manifest import Manifest
 
 
 class Level(Enum):
@@ -112,7 +116,7 @@ def _models(repository: Path, verify: bool) -> Iterator[Finding]:
         remedy = f"orchid models build, or remove {folder}"
         try:
             manifest = load_manifest(folder)
-            faults = verify_model(folder) if verify else _missing(folder, tuple(manifest.files))
+            faults = verify_model(folder) if verify else list(_sizes(folder, manifest))
         except (ModelError, OSError) as error:
             yield Finding(name, Level.FAULT, str(error), remedy)
             continue
@@ -126,5 +130,10 @@ def _models(repository: Path, verify: bool) -> Iterator[Finding]:
         )
 
 
-def _missing(folder: Path, files: tuple[str, ...]) -> list[str]:
-    return [f"{file} is missing" for file in files if not (folder / file).is_file()]
+def _sizes(folder: Path, manifest: Manifest) -> Iterator[str]:
+    for file, ref in manifest.files.items():
+        path = folder / file
+        if not path.is_file():
+            yield f"{file} is missing"
+        elif path.stat().st_size != ref.size:
+            yield f"{file} has {path.stat().st_size} bytes, expected {ref.size}"

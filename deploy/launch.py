@@ -20,6 +20,7 @@ from deploy.state import ClusterRecord, StateDirectory, already_running, launche
 
 _POLL_S = 0.1
 _STOP_S = 20.0
+_LAUNCHER_S = 20.0
 
 
 def run_until_signalled(
@@ -84,7 +85,23 @@ def start_detached(
             env={**os.environ, "COLUMNS": "120"},
             start_new_session=True,
         )
-    deadline = time.monotonic() + timeout_s
+    try:
+        return _await_ready(process, state, log_path, timeout_s, on_phase)
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def _await_ready(
+    process: subprocess.Popen[bytes],
+    state: StateDirectory,
+    log_path: Path,
+    timeout_s: float,
+    on_phase: Callable[[ClusterRecord], None],
+) -> ClusterRecord:
+    # The launcher knows why it is late, so it has the first word.
+    deadline = time.monotonic() + timeout_s + _LAUNCHER_S
     while True:
         record = state.read()
         if record is not None and record.launcher_pid == process.pid:

@@ -28,6 +28,11 @@ def served_models(config: WorkerConfig) -> frozenset[str]:
     """Names of the models that a worker with these settings serves."""
     if config.models:
         return frozenset(config.models)
+    return repository_models(config)
+
+
+def repository_models(config: WorkerConfig) -> frozenset[str]:
+    """Names of the models that the repository of these settings holds."""
     return frozenset(path.parent.name for path in config.repository.glob("*/manifest.json"))
 
 

@@ -49,7 +49,7 @@ def up(
     """
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
-    from deploy.services import served_models, worker_config
+    from deploy.services import repository_models, served_models, worker_config
     from deploy.state import AlreadyRunningError
     from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
@@ -64,6 +64,12 @@ def up(
         fail(str(error))
     except OversubscribedError as error:
         fail(str(error), "--oversubscribe starts them all the same")
+    unknown = sorted(set(settings.models) - repository_models(settings))
+    if unknown:
+        fail(
+            f"no model {', '.join(unknown)} in {settings.repository}, which worker.models names",
+            "orchid models list shows what there is",
+        )
     if not served_models(settings):
         fail(
             f"no models in {settings.repository}",

@@ -63,7 +63,9 @@ def infer(
     elif failed[0].code != "UNAVAILABLE":
         _print_errors(failed)
     if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
-        fail(f"{target}: {failed[0].error}", "orchid up starts a local cluster; orchid status")
+        reached = "failed to connect" not in failed[0].error
+        remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"
+        fail(f"{target}: {failed[0].error}", remedy)
     if failed:
         raise typer.Exit(1)
 
