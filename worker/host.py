@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,14 @@ from worker.hosted import (
 from worker.jobs import Token
 from worker.memory import MemoryRoom
 from worker.models.errors import ManifestError
-from worker.models.manifest import MANIFEST_NAME, Manifest, Variant, load_manifest
+from worker.models.manifest import (
+    MANIFEST_NAME,
+    FileRef,
+    Manifest,
+    Variant,
+    file_fault,
+    load_manifest,
+)
 from worker.profile import VariantProfile
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
@@ -177,6 +184,7 @@ class ModelHost:
                 f"variant {variant.name!r} needs {needed} bytes for its weights; "
                 f"{room.available} bytes are available ({room.limited_by})"
             )
+        self._check_files(model, files.values())
         vocabulary = vocabulary_size(model.folder, model.manifest, variant)
         session = self._open(model.folder / variant.graph)
         loaded = LoadedVariant(variant, session, vocabulary, needed)
@@ -192,6 +200,19 @@ class ModelHost:
                 *(model.manifest.name, variant.name),
                 *(profile.p50_us, profile.sigma, profile.samples),
             )
+
+    def _check_files(self, model: HostedModel, files: Iterable[FileRef]) -> None:
+        """Files must be what the manifest's digest stands for; shared ones are read once."""
+        for ref in files:
+            if ref.path in model.checked:
+                continue
+            fault = file_fault(model.folder, ref)
+            if fault is not None:
+                raise ModelLoadError(
+                    f"a file is not what the manifest records: {fault}; "
+                    "build the model again or restore the file"
+                )
+            model.checked.add(ref.path)
 
     def _measure(
         self, model: HostedModel, loaded: LoadedVariant, start: float, share: float

@@ -70,6 +70,8 @@ class HostedModel:
     progress: float = 0.0
     failure: str = ""
     loaded: dict[str, LoadedVariant] = field(default_factory=dict)
+    # Files whose content was found to be what the manifest records.
+    checked: set[str] = field(default_factory=set)
     # The manifest does not change while it is held, and its digest costs a hash.
     digest: str = ""
 

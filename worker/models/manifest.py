@@ -241,19 +241,23 @@ def describe_file(folder: Path, path: str) -> FileRef:
     return FileRef(path, digest, file.stat().st_size)
 
 
+def file_fault(folder: Path, ref: FileRef) -> Fault | None:
+    """What is wrong with one file of the model in ``folder``; None when it is as recorded."""
+    file = folder / ref.path
+    if not file.is_file():
+        return Fault(ref.path, f"{ref.size} bytes", "no such file")
+    if (size := file.stat().st_size) != ref.size:
+        return Fault(ref.path, f"{ref.size} bytes", f"{size} bytes")
+    if (digest := describe_file(folder, ref.path).sha256) != ref.sha256:
+        return Fault(ref.path, f"sha256 {ref.sha256}", f"sha256 {digest}")
+    return None
+
+
 def verify(path: Path) -> list[Fault]:
     """Check every file of a model against its manifest and return all faults.
 
     ``path`` is the model's folder. Raises ManifestError when the manifest itself is unusable.
     """
-    manifest = load_manifest(path)
-    faults: list[Fault] = []
-    for name, ref in sorted(manifest.files.items()):
-        file = path / name
-        if not file.is_file():
-            faults.append(Fault(name, f"{ref.size} bytes", "no such file"))
-        elif file.stat().st_size != ref.size:
-            faults.append(Fault(name, f"{ref.size} bytes", f"{file.stat().st_size} bytes"))
-        elif (digest := describe_file(path, name).sha256) != ref.sha256:
-            faults.append(Fault(name, f"sha256 {ref.sha256}", f"sha256 {digest}"))
-    return faults
+    files = load_manifest(path).files
+    found = (file_fault(path, files[name]) for name in sorted(files))
+    return [fault for fault in found if fault is not None]

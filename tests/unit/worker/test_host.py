@@ -211,6 +211,12 @@ def test_a_load_that_cannot_fit_is_refused_with_the_numbers(built: Path) -> None
     assert bench.host.load("tiny").state is ModelState.READY
 
 
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
 def test_one_broken_variant_does_not_keep_the_others(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built / "tiny", tmp_path / "tiny")
     graph = tmp_path / "tiny" / "tiny-a.onnx"
@@ -227,6 +233,7 @@ def test_one_broken_variant_does_not_keep_the_others(built: Path, tmp_path: Path
     ("spoil", "text"),
     [
         (lambda folder: (folder / "tiny-a.onnx").write_bytes(b"short"), "got 5 bytes"),
+        (lambda folder: flip_a_byte(folder / "tiny-a.onnx"), "expected sha256 [0-9a-f]{64}, got"),
         (lambda folder: (folder / "tiny-a.onnx").unlink(), "No such file"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), "manifest"),
         (lambda folder: (folder / "tokenizers" / "words.json").write_text("x"), "tokenizer"),
