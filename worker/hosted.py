@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from worker.errors import ModelLoadError
 from worker.execution import Session
-from worker.models.manifest import FileRef, Manifest, Variant
+from worker.models.manifest import FileRef, Manifest, Variant, size_fault
 from worker.profile import VariantProfile
 
 
@@ -117,11 +117,9 @@ def variant_files(folder: Path, manifest: Manifest, variant: Variant) -> Mapping
     weights = (path for path in manifest.files if path not in others)
     named = [path for path in weights if _seen_from(graph.parent, folder / path) in content]
     found = {path: manifest.files[path] for path in (variant.graph, *named)}
-    for path, ref in found.items():
-        size = (folder / path).stat().st_size if (folder / path).is_file() else -1
-        if size != ref.size:
-            got = "no such file" if size < 0 else f"{size} bytes"
-            raise ModelLoadError(f"{folder / path}: expected {ref.size} bytes, got {got}")
+    for ref in found.values():
+        if (fault := size_fault(folder, ref)) is not None:
+            raise ModelLoadError(f"{folder}/{fault}")
     return found
 
 

@@ -241,13 +241,20 @@ def describe_file(folder: Path, path: str) -> FileRef:
     return FileRef(path, digest, file.stat().st_size)
 
 
-def file_fault(folder: Path, ref: FileRef) -> Fault | None:
-    """What is wrong with one file of the model in ``folder``; None when it is as recorded."""
+def size_fault(folder: Path, ref: FileRef) -> Fault | None:
+    """What is wrong with the presence or size of one file of the model in ``folder``."""
     file = folder / ref.path
     if not file.is_file():
         return Fault(ref.path, f"{ref.size} bytes", "no such file")
     if (size := file.stat().st_size) != ref.size:
         return Fault(ref.path, f"{ref.size} bytes", f"{size} bytes")
+    return None
+
+
+def file_fault(folder: Path, ref: FileRef) -> Fault | None:
+    """What is wrong with one file of the model in ``folder``; None when it is as recorded."""
+    if (fault := size_fault(folder, ref)) is not None:
+        return fault
     if (digest := describe_file(folder, ref.path).sha256) != ref.sha256:
         return Fault(ref.path, f"sha256 {ref.sha256}", f"sha256 {digest}")
     return None
