@@ -91,13 +91,18 @@ def _variant_tables(manifest: Manifest) -> Iterator[RenderableType]:
     if not any(variant.quality for variant in manifest.variants):
         yield Text("no quality evidence: the fastest variant answers; floors refuse this model")
         return
+    yield evidence_table(manifest)
+
+
+def evidence_table(manifest: Manifest) -> Table:
+    """The quality of every variant on every population, with 95 % intervals."""
     evidence = _table("variant", "population", "metric", right=("quality", "95 %", "n"))
     for variant in manifest.variants:
         for item in variant.quality:
             interval = f"{item.low:.4f} to {item.high:.4f}"
             numbers = (f"{item.value:.4f}", interval, str(item.n))
             evidence.add_row(variant.name, item.population, item.metric, *numbers)
-    yield evidence
+    return evidence
 
 
 def _table(*left: str, right: Sequence[str]) -> Table:

@@ -19,7 +19,9 @@ from worker.models.checkpoint import MergedWeights, SafetensorsFiles, plain_toke
 from worker.models.dataset import POPULATION, Review, of_split, read_reviews
 from worker.models.emitter import Precision
 from worker.models.entry import write_shared, write_variant
+from worker.models.errors import ManifestError
 from worker.models.evaluate import classify, review_evidence, tokenize
+from worker.models.evidence import merged
 from worker.models.families import classifier_head, encoder_config, read_encoder
 from worker.models.graph import OPSET
 from worker.models.locking import exclusive
@@ -27,7 +29,9 @@ from worker.models.manifest import (
     SCHEMA,
     FileRef,
     Manifest,
+    Variant,
     describe_file,
+    load_manifest,
     save_manifest,
 )
 from worker.models.pace import refusal, relative_time
@@ -243,6 +247,7 @@ class SentimentBuilder:
     def _finish(self) -> BuildReport:
         files: dict[str, FileRef] = {}
         variants, refused, families = [], [], []
+        before = _manifest_before(self._folder)
         for job in self._jobs():
             record = load_record(self._folder, job.name)
             if record is None or record.key != self._key(job):
@@ -250,7 +255,7 @@ class SentimentBuilder:
             if record.refused:
                 refused.append((job.name, record.refused))
             elif complete(self._folder, record.files) and record.evidence_key:
-                variants.append(record.variant)
+                variants.append(_with_further_evidence(record.variant, record.files, before))
                 off = sentiment.deviation(job.name, record.variant.quality[0].value)
                 if off:
                     self._progress.note(off)
@@ -319,6 +324,23 @@ class SentimentBuilder:
             precision=job.precision,
             warm=sentiment.WARM_LENGTHS,
         )
+
+
+def _manifest_before(folder: Path) -> Manifest | None:
+    try:
+        return load_manifest(folder)
+    except ManifestError:
+        return None
+
+
+def _with_further_evidence(
+    variant: Variant, files: Sequence[FileRef], before: Manifest | None
+) -> Variant:
+    """Keep what `orchid models evaluate` measured of the same files on other populations."""
+    old = None if before is None else before.variant(variant.name)
+    if before is None or old is None or any(before.files.get(f.path) != f for f in files):
+        return variant
+    return replace(variant, quality=merged(old.quality, variant.quality))
 
 
 def _pace_key(record: VariantRecord, twin: VariantRecord) -> str:

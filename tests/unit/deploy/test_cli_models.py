@@ -95,3 +95,22 @@ def test_options_of_the_other_kind_of_build_are_refused(repository: Path, tmp_pa
     assert (code, "--name only with a checkpoint folder" in output) == (1, True)
     code, output = run("build", tmp_path, "--small", "--repository", repository)
     assert (code, "--small only with the default model" in output) == (1, True)
+
+
+def test_evaluate_measures_labelled_lines_and_shows_them(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.tsv"
+    file.write_text("positive\ta good film\nnegative\ta bad film\n")
+    code, output = run(
+        "evaluate", "tiny", "--labelled", file, "--variant", "tiny-a", "--repository", repository
+    )
+    assert code == 0
+    assert "mine" in output
+    first, second = load_manifest(repository / "tiny").variants
+    assert first.evidence("mine") is not None
+    assert second.evidence("mine") is None
+
+
+def test_evaluate_refuses_rated_sets_for_other_labels(repository: Path) -> None:
+    code, output = run("evaluate", "adder", "--repository", repository)
+    assert code == 1
+    assert "--labelled" in output

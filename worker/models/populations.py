@@ -1,0 +1,133 @@
+"""The populations on which a classifier of sentiment is measured, beyond its own test reviews.
+
+The four rated sets of Hutto and Gilbert (2014) lie in one archive: sentences of movie and
+product reviews, of newspaper editorials, and tweets, each rated from -4 to 4 by 20 people or
+more. The default model has been trained on the movie reviews only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from worker.models.dataset import CLEAR_MEAN, POPULATION, Review, of_split, read_reviews
+from worker.models.errors import CheckpointError
+from worker.models.packages import REVIEWS_FILE, REVIEWS_FOLDER, Pin
+from worker.models.quality import LabelledTexts
+
+CLEAR_SUFFIX = "-clear"
+
+
+@dataclass(frozen=True, slots=True)
+class RatedSet:
+    """One rated set: what its population is called, its file, and whether a split was trained on.
+
+    ``held_out`` takes only the test split.
+    """
+
+    population: str
+    file: Pin
+    held_out: bool = False
+
+
+RATED_SETS = (
+    RatedSet(POPULATION, REVIEWS_FILE, held_out=True),
+    RatedSet(
+        "amazon-reviews",
+        Pin(
+            "amazonReviewSnippets_GroundTruth.txt",
+            "11a9807a0974a2506a2d3b4851eaf69b3d6d20688ce4923adda2312a4f6dd6c2",
+            373157,
+        ),
+    ),
+    RatedSet(
+        "nyt-editorials",
+        Pin(
+            "nytEditorialSnippets_GroundTruth.txt",
+            "7d8fbcce7dde5d716da53e78f4ef4be6b706e9ef1e1d51887e6d0ad4b69cc27e",
+            607629,
+        ),
+    ),
+    RatedSet(
+        "tweets",
+        Pin(
+            "tweets_GroundTruth.txt",
+            "dfbe7102e2f92579ed8b19df9a3822491880697c67adf712fb66e520cc05102f",
+            389886,
+        ),
+    ),
+)
+RATED_LABELS = ("negative", "positive")
+
+
+class RatedFiles(Protocol):
+    """Where the files of rated sets come from; see PackageCache."""
+
+    def rated(self, member: str, pin: Pin) -> Path:
+        """Return the file ``member`` of the archive, fetched when needed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Labelled texts under a name; ``clear`` marks the texts that lean clearly, when degrees exist.
+
+    ``source`` identifies the content: the same source gives the same texts in the same order.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    labels: tuple[int, ...]
+    source: str
+    clear: tuple[bool, ...] = ()
+
+    def first(self, limit: int) -> Population:
+        """The first ``limit`` texts; all of them for 0."""
+        if not limit or limit >= len(self.texts):
+            return self
+        return Population(
+            self.name,
+            self.texts[:limit],
+            self.labels[:limit],
+            f"{self.source}:{limit}",
+            self.clear[:limit],
+        )
+
+
+def rated_population(name: str, files: RatedFiles) -> Population:
+    """Return a rated set by the name of its population, in the order of the texts' hashes.
+
+    Hash order, so that the first items of a population are a sample of the whole. Raises
+    CheckpointError for an unknown name, PackageError when the archive cannot be had.
+    """
+    chosen = next((rated for rated in RATED_SETS if rated.population == name), None)
+    if chosen is None:
+        known = ", ".join(rated.population for rated in RATED_SETS)
+        raise CheckpointError(
+            f"a population of {known}", repr(name), "name one of these, or give --labelled FILE"
+        )
+    items: Sequence[Review] = read_reviews(
+        files.rated(REVIEWS_FOLDER + chosen.file.name, chosen.file)
+    )
+    if chosen.held_out:
+        items = of_split(items, "test")
+    items = sorted(items, key=lambda item: hashlib.sha256(item.text.encode()).digest())
+    return Population(
+        name,
+        tuple(item.text for item in items),
+        tuple(item.label for item in items),
+        chosen.file.sha256,
+        tuple(abs(item.mean) >= CLEAR_MEAN for item in items),
+    )
+
+
+def labelled_population(data: LabelledTexts) -> Population:
+    """Return a user's labelled texts as a population."""
+    content = "\n".join(
+        f"{label}\t{text}" for label, text in zip(data.labels, data.texts, strict=True)
+    )
+    source = hashlib.sha256(content.encode()).hexdigest()
+    return Population(data.population, data.texts, data.labels, source)
