@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.policy.hands import Flight
+from controlplane.policy.records import carried_bytes
 from controlplane.policy.scheduler import Scheduler
 from controlplane.registry import Registry, WorkerSession, WorkerState
 from controlplane.watch import suspicion
@@ -161,14 +162,12 @@ class Members:
         member.watch = self._loop.call_later(delay_s, self._watch, member, at_ns)
 
     def _suspicion(self, session: WorkerSession, now_ns: int) -> tuple[bool, int]:
+        flights = self._scheduler.flights(session.number)
         return suspicion(
-            self._running(session),
+            flights[0] if flights else None,
             session.heard_ns,
             now_ns,
             self._report_interval_ms,
             last=self._scheduler.last_worker(session.number),
+            carried_bytes=sum(carried_bytes(r.payload) for f in flights for r in f.requests),
         )
-
-    def _running(self, session: WorkerSession) -> Flight | None:
-        flights = self._scheduler.flights(session.number)
-        return flights[0] if flights else None

@@ -101,6 +101,13 @@ class TensorPayload(NamedTuple):
     tensors: tuple[TensorValue, ...]
 
 
+def carried_bytes(payload: object) -> int:
+    """Bytes of the tensors in a payload; token ids are too few to count."""
+    if not isinstance(payload, TensorPayload):
+        return 0
+    return sum(len(t.data) + sum(map(len, t.strings)) for t in payload.tensors)
+
+
 class DecisionKind(Enum):
     """What to do with the head of the queue when a worker frees."""
 

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from controlplane.expiry import Deadlines
 from controlplane.policy.hands import Flight
-from controlplane.policy.records import Decision, DecisionKind
+from controlplane.policy.records import (
+    Decision,
+    DecisionKind,
+    TensorPayload,
+    TensorValue,
+    carried_bytes,
+)
 from controlplane.watch import overdue_limit_ns, silence_limit_ns, suspicion
 from tests.unit.controlplane.policy.world import BEST, MODEL, TABLE, scheduler
 from tests.unit.controlplane.virtual_loop import VirtualLoop, run
@@ -86,6 +92,24 @@ def test_silence_is_suspect_after_three_services_or_three_reports() -> None:
     assert suspicion(None, 0, 149 * MS, 50) == (False, 150 * MS)
     assert suspicion(None, 0, 999 * MS, 50, last=True) == (False, 1000 * MS)
     assert suspicion(None, 0, 150 * MS, 50) == (True, 150 * MS)
+
+
+def test_tensors_on_their_way_give_a_worker_time_to_take_them() -> None:
+    mib = 1 << 20
+    assert silence_limit_ns(None, 50, carried_bytes=0) == 150 * MS
+    more_ns = 25 * 40 * mib
+    assert silence_limit_ns(flight(10), 50, carried_bytes=40 * mib) == 150 * MS + more_ns
+    assert suspicion(flight(10), 0, 150 * MS, 50, carried_bytes=40 * mib) == (
+        False,
+        150 * MS + more_ns,
+    )
+    assert suspicion(flight(10), 0, 150 * MS + more_ns, 50, carried_bytes=40 * mib)[0]
+    tensors = (
+        TensorValue("a", "uint8", (3,), b"abc"),
+        TensorValue("s", "string", (1,), b"", (b"de",)),
+    )
+    assert carried_bytes(TensorPayload(tensors)) == 5
+    assert carried_bytes(None) == 0
 
 
 def test_a_run_may_take_long_while_its_worker_reports_but_not_for_ever() -> None:
