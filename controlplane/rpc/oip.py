@@ -70,7 +70,7 @@ class OipServicer:
 
     async def ModelInfer(
         self, request: oip_pb2.ModelInferRequest, context: Context
-    ) -> oip_pb2.ModelInferResponse:
+    ) -> oip_pb2.ModelInferResponse | bytes:
         """Answer one request."""
         now_ns = self._intake.now_ns
         arrived_ns = now_ns()

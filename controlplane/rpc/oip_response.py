@@ -13,8 +13,9 @@ from controlplane.rpc.convert import (
     top_classes,
     write_typed,
 )
-from controlplane.rpc.oip_request import Wanted
+from controlplane.rpc.oip_request import RAW, Wanted
 from controlplane.rpc.status import Status
+from protos.codec import LARGE_BYTES, Part, framed
 from protos.inference.oip_pb2 import ModelInferResponse, ModelStreamInferResponse
 
 FINAL = "triton_final_response"
@@ -36,16 +37,26 @@ class OipWriter:
         self._unary: dict[_Common, bytes] = {}
         self._streamed: dict[_Common, bytes] = {}
 
-    def unary(self, answer: Answer, request_id: str, wanted: Wanted) -> ModelInferResponse:
-        """The response to one request, with its provenance and costs as parameters."""
+    def unary(self, answer: Answer, request_id: str, wanted: Wanted) -> ModelInferResponse | bytes:
+        """The response to one request, with its provenance and costs as parameters.
+
+        Large contents come in a response that is encoded already.
+        """
         outputs = answer.outputs if wanted.outputs is None else _chosen(answer, wanted)
         common = _common(answer.provenance, outputs)
         known = self._unary.get(common)
         if known is None:
             known = _keep(self._unary, common, _described(common).SerializeToString())
         response = ModelInferResponse.FromString(known)
-        _complete(response, answer, request_id, outputs, wanted)
-        return response
+        size = sum([len(tensor.data) for tensor in outputs])
+        if size < LARGE_BYTES or _typed(outputs, wanted):
+            _complete(response, answer, request_id, outputs, wanted)
+            return response
+        _complete(response, answer, request_id, (), RAW)
+        parts: list[Part] = [response.SerializeToString()]
+        for tensor in outputs:
+            parts += framed(response.RAW_OUTPUT_CONTENTS_FIELD_NUMBER, [raw_contents(tensor)])
+        return b"".join(parts)
 
     def streamed(self, answer: Answer, request_id: str, wanted: Wanted) -> ModelStreamInferResponse:
         """One stream message that holds the only, hence final, response to a request."""
@@ -116,11 +127,15 @@ def _complete(
     parameters, outcome = response.parameters, answer.outcome
     parameters["predicted_cpu_us"].int64_param = outcome.predicted_cpu_ns // 1000
     parameters["charged_cpu_us"].int64_param = outcome.charged_cpu_ns // 1000
-    if wanted.typed and all(map(has_typed_form, outputs)):
+    if _typed(outputs, wanted):
         for tensor, into in zip(outputs, response.outputs, strict=True):
             write_typed(tensor, into)
     else:
         response.raw_output_contents.extend([raw_contents(tensor) for tensor in outputs])
+
+
+def _typed(outputs: Sequence[TensorValue], wanted: Wanted) -> bool:
+    return wanted.typed and all(map(has_typed_form, outputs))
 
 
 def _keep(kept: dict[_Common, bytes], common: _Common, encoded: bytes) -> bytes:

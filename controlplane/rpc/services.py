@@ -10,11 +10,10 @@ from typing import Any, NoReturn, Protocol, cast
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
 
 from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
 from controlplane.rpc.status import Status, status_of
+from protos.codec import Undecodable, decoder, encode
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +37,6 @@ class Context(Protocol):
 Method = Callable[[Any, Context], Awaitable[Any]]
 
 
-class Undecodable:
-    """Stands for a message whose bytes are not the protobuf message of the method."""
-
-    __slots__ = ("expected",)
-
-    def __init__(self, expected: str) -> None:
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return f"the message is not a valid {self.expected}"
-
-
 def service_handler(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
     """Handlers for every method of `service`, each a coroutine of that name on `servicer`.
 
@@ -70,32 +57,15 @@ def _handler(method: MethodDescriptor, servicer: object) -> grpc.RpcMethodHandle
         Method,
         getattr(servicer, method.name, None) or unimplemented(f"{method.name} is not supported"),
     )
-    decode = _decoder(method)
+    decode = decoder(method)
     guarded = _guarded(behaviour)
     if method.client_streaming and method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(cast(Any, guarded), decode, _encode)
+        return grpc.stream_stream_rpc_method_handler(cast(Any, guarded), decode, encode)
     if method.client_streaming:
-        return grpc.stream_unary_rpc_method_handler(cast(Any, guarded), decode, _encode)
+        return grpc.stream_unary_rpc_method_handler(cast(Any, guarded), decode, encode)
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(cast(Any, guarded), decode, _encode)
-    return grpc.unary_unary_rpc_method_handler(cast(Any, guarded), decode, _encode)
-
-
-def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message | Undecodable]:
-    parse = GetMessageClass(method.input_type).FromString
-    undecodable = Undecodable(method.input_type.full_name)
-
-    def decode(data: bytes) -> Message | Undecodable:
-        try:
-            return parse(data)
-        except DecodeError:
-            return undecodable
-
-    return decode
-
-
-def _encode(message: Message | bytes) -> bytes:
-    return message if type(message) is bytes else cast(Message, message).SerializeToString()
+        return grpc.unary_stream_rpc_method_handler(cast(Any, guarded), decode, encode)
+    return grpc.unary_unary_rpc_method_handler(cast(Any, guarded), decode, encode)
 
 
 def unimplemented(reason: str) -> Method:

@@ -17,8 +17,9 @@ from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest, Un
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.intake import Intake
-from controlplane.rpc.services import Context, Undecodable, log_fault
+from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.status import Status, status_of
+from protos.codec import Undecodable
 
 # Requests of one stream that were read and whose answers are not yet written. The reader
 # waits beyond it, and the transport's flow control then holds the caller back.

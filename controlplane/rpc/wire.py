@@ -18,8 +18,10 @@ from controlplane.registry import (
 )
 from controlplane.rpc.convert import BY_CODE, write_native
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+from protos.codec import Part, framed
 from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
 
+_DATA = common_pb2.Tensor.DATA_FIELD_NUMBER
 _STATES = {
     common_pb2.READINESS_STATE_LOADING: ModelState.LOADING,
     common_pb2.READINESS_STATE_WARMING: ModelState.WARMING,
@@ -51,13 +53,40 @@ def write_batch(batch: WorkBatch, now_ns: int, into: worker_pb2.Batch) -> None:
             traceparent=request.traceparent,
         )
         payload = request.payload
-        if isinstance(payload, TokenPayload):
-            item.tokens.token_ids = payload.ids[batch.tokenizer]
-            item.tokens.lengths.extend(payload.lengths[batch.tokenizer])
-        elif isinstance(payload, TensorPayload):
+        if isinstance(payload, TensorPayload):
             item.tensors.extend(write_native(tensor) for tensor in payload.tensors)
         else:
-            raise TypeError(f"a request's payload is a {type(payload).__name__}")
+            _write_tokens(payload, batch.tokenizer, item)
+
+
+def large_batch_parts(batch: WorkBatch, now_ns: int) -> list[Part]:
+    """The bytes of an ExecuteRequest that carries this batch alone, its tensors uncopied."""
+    head = worker_pb2.Batch(batch_id=batch.id, model=batch.model, variant=batch.variant)
+    parts: list[Part] = [head.SerializeToString()]
+    for request, item_id in zip(batch.requests, batch.item_ids, strict=True):
+        item = worker_pb2.Item(
+            item_id=item_id,
+            budget_us=(request.deadline_ns - now_ns) // 1000,
+            traceparent=request.traceparent,
+        )
+        payload = request.payload
+        inner: list[Part] = []
+        if isinstance(payload, TensorPayload):
+            for tensor in payload.tensors:
+                small = write_native(tensor._replace(data=b""))
+                content = [small.SerializeToString(), *framed(_DATA, [tensor.data])]
+                inner += framed(item.TENSORS_FIELD_NUMBER, content)
+        else:
+            _write_tokens(payload, batch.tokenizer, item)
+        parts += framed(head.ITEMS_FIELD_NUMBER, [item.SerializeToString(), *inner])
+    return framed(worker_pb2.ExecuteRequest.BATCHES_FIELD_NUMBER, parts)
+
+
+def _write_tokens(payload: object, tokenizer: str, item: worker_pb2.Item) -> None:
+    if not isinstance(payload, TokenPayload):
+        raise TypeError(f"a request's payload is a {type(payload).__name__}")
+    item.tokens.token_ids = payload.ids[tokenizer]
+    item.tokens.lengths.extend(payload.lengths[tokenizer])
 
 
 def payload_bytes(request: Request, tokenizer: str) -> int:

@@ -11,10 +11,19 @@ import grpc
 
 from controlplane.registry import ModelInfo, WorkerLoad
 from controlplane.rpc.services import log_fault
-from controlplane.rpc.wire import payload_bytes, read_done, read_load, read_models, write_batch
+from controlplane.rpc.wire import (
+    large_batch_parts,
+    payload_bytes,
+    read_done,
+    read_load,
+    read_models,
+    write_batch,
+)
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+from protos.codec import LARGE_BYTES, Part, encode
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
 
+_SERVICE = worker_pb2.DESCRIPTOR.services_by_name["Worker"]
 _DESCRIBE_TIMEOUT_S = 10.0
 # Room in a message for everything that is not an item's payload.
 _OVERHEAD_BYTES = 4096
@@ -52,6 +61,12 @@ class WorkerClient:
                 ("grpc.enable_retries", 0),
             ),
         )
+        # As the stub has it, but messages may come as their bytes.
+        self._execute = self._channel.stream_stream(
+            f"/{_SERVICE.full_name}/Execute",
+            request_serializer=encode,
+            response_deserializer=worker_pb2.ExecuteResponse.FromString,
+        )
         self._stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(self._channel)
         self._batches: list[WorkBatch] = []
         self._cancels: list[int] = []
@@ -88,7 +103,7 @@ class WorkerClient:
         for each result in it. Returns when the worker ends the stream, raises
         grpc.aio.AioRpcError when it breaks.
         """
-        stream: Stream = self._stub.Execute()
+        stream: Stream = self._execute()
         self._refused = completed
         writer = asyncio.create_task(self._write(stream))
         try:
@@ -134,7 +149,12 @@ class WorkerClient:
             self._awake.clear()
             while self._batches or self._cancels:
                 try:
-                    await stream.write(self._message())
+                    message = self._message()
+                    if isinstance(message, list):
+                        # Joining bytes this large lets the loop go on meanwhile.
+                        await stream.write(await asyncio.to_thread(b"".join, message))
+                    else:
+                        await stream.write(message)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     # The reader learns of the same end and says why.
                     return
@@ -144,8 +164,11 @@ class WorkerClient:
                     stream.cancel()
                     return
 
-    def _message(self) -> worker_pb2.ExecuteRequest:
-        """The next message: everything that waits, as far as the limit allows."""
+    def _message(self) -> worker_pb2.ExecuteRequest | list[Part]:
+        """The next message: everything that waits, as far as the limit allows.
+
+        A large batch goes alone, as the parts of its bytes.
+        """
         request = worker_pb2.ExecuteRequest(cancel_item_ids=self._cancels)
         self._cancels = []
         now = self._now_ns()
@@ -157,7 +180,10 @@ class WorkerClient:
                 size += payload_bytes(each, batch.tokenizer)
             if size > self._max_payload:
                 self._refuse(batch, size)
-            elif size > room:
+            elif size >= LARGE_BYTES and not sent and not request.cancel_item_ids:
+                del self._batches[0]
+                return large_batch_parts(batch, now)
+            elif size > room or size >= LARGE_BYTES:
                 break
             else:
                 room -= size

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protos.codec import Part, framed
 from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
 from worker.errors import InvalidInput, WorkerError
 from worker.hosted import ModelSnapshot, ModelState, VariantSnapshot
@@ -138,9 +139,7 @@ def _shaped(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[A
 
 def write_tensor(message: common_pb2.Tensor, name: str, array: NDArray[Any]) -> None:
     """Fills an empty message with the array's elements in row-major order."""
-    message.name = name
-    message.data_type = _NUMBERS[array.dtype]
-    message.shape.extend(array.shape)
+    _write_tensor_head(message, name, array)
     if array.dtype == object:
         message.strings.extend(s.encode() if isinstance(s, str) else s for s in array.flat)
     elif _LITTLE:
@@ -149,26 +148,69 @@ def write_tensor(message: common_pb2.Tensor, name: str, array: NDArray[Any]) -> 
         message.data = array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
+def _write_tensor_head(message: common_pb2.Tensor, name: str, array: NDArray[Any]) -> None:
+    message.name = name
+    message.data_type = _NUMBERS[array.dtype]
+    message.shape.extend(array.shape)
+
+
+def _tensor_parts(name: str, array: NDArray[Any]) -> list[Part]:
+    message = common_pb2.Tensor()
+    if array.dtype == object or not _LITTLE:
+        write_tensor(message, name, array)
+        return [message.SerializeToString()]
+    _write_tensor_head(message, name, array)
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return [message.SerializeToString(), *framed(message.DATA_FIELD_NUMBER, [data])]
+
+
 def write_batch_result(
     message: worker_pb2.BatchResult, outcome: BatchOutcome, max_bytes: int
 ) -> None:
     """Fills an empty message; outputs that exceed a message become a status instead."""
+    _write_result_head(message, outcome)
+    add = message.items.add
+    for item, result in zip(outcome.batch.items, _fitting(outcome, max_bytes), strict=True):
+        written = add()
+        _write_item_head(written, item.item_id, result)
+        if not isinstance(result, WorkerError):
+            for name, array in result.items():
+                write_tensor(written.outputs.add(), name, array)
+
+
+def batch_result_parts(outcome: BatchOutcome, max_bytes: int) -> list[Part]:
+    """The bytes of the same message, in parts that still lie in the output arrays."""
+    head = worker_pb2.BatchResult()
+    _write_result_head(head, outcome)
+    parts: list[Part] = [head.SerializeToString()]
+    for item, result in zip(outcome.batch.items, _fitting(outcome, max_bytes), strict=True):
+        written = worker_pb2.ItemResult()
+        _write_item_head(written, item.item_id, result)
+        inner: list[Part] = [written.SerializeToString()]
+        if not isinstance(result, WorkerError):
+            for name, array in result.items():
+                inner += framed(written.OUTPUTS_FIELD_NUMBER, _tensor_parts(name, array))
+        parts += framed(head.ITEMS_FIELD_NUMBER, inner)
+    return parts
+
+
+def _write_result_head(message: worker_pb2.BatchResult, outcome: BatchOutcome) -> None:
     message.batch_id = outcome.batch.batch_id
     message.queue_us = outcome.queue_ns // 1000
     message.run_us = outcome.run_ns // 1000
     message.cpu_us = outcome.cpu_ns // 1000
     message.tokens = outcome.tokens
     message.executed_items = outcome.executed_items
-    outcomes = outcome.outcomes
+
+
+def _fitting(outcome: BatchOutcome, max_bytes: int) -> tuple[ItemOutcome, ...]:
     size = output_bytes(outcome)
-    if size > max_bytes:
-        too_large = InvalidInput(
-            f"the batch's outputs hold {size} bytes, more than a message may carry ({max_bytes})"
-        )
-        outcomes = tuple(o if isinstance(o, WorkerError) else too_large for o in outcomes)
-    add = message.items.add
-    for item, result in zip(outcome.batch.items, outcomes, strict=True):
-        _write_item_result(add(), item.item_id, result)
+    if size <= max_bytes:
+        return outcome.outcomes
+    too_large = InvalidInput(
+        f"the batch's outputs hold {size} bytes, more than a message may carry ({max_bytes})"
+    )
+    return tuple(o if isinstance(o, WorkerError) else too_large for o in outcome.outcomes)
 
 
 def output_bytes(outcome: BatchOutcome) -> int:
@@ -181,15 +223,13 @@ def output_bytes(outcome: BatchOutcome) -> int:
     )
 
 
-def _write_item_result(message: worker_pb2.ItemResult, item_id: int, outcome: ItemOutcome) -> None:
+def _write_item_head(message: worker_pb2.ItemResult, item_id: int, outcome: ItemOutcome) -> None:
     message.item_id = item_id
     if isinstance(outcome, WorkerError):
         message.status = status_of(outcome)[0]
         message.message = str(outcome)
-        return
-    message.status = worker_pb2.ITEM_STATUS_OK
-    for name, array in outcome.items():
-        write_tensor(message.outputs.add(), name, array)
+    else:
+        message.status = worker_pb2.ITEM_STATUS_OK
 
 
 def load_to(state: LoopState, sample: LoadSample) -> worker_pb2.WorkerLoad:

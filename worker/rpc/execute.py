@@ -9,13 +9,15 @@ from typing import Any
 
 import grpc
 
+from protos.codec import LARGE_BYTES, Part, framed
 from protos.orchid.v1 import worker_pb2
 from worker.errors import InvalidInput, WorkerError
 from worker.host import ModelHost
 from worker.jobs import Job
 from worker.loop import EngineLoop
 from worker.records import Batch, BatchOutcome
-from worker.rpc.convert import batch_from, output_bytes, write_batch_result
+from worker.rpc.convert import batch_from, batch_result_parts, output_bytes, write_batch_result
+from worker.rpc.handlers import decoded
 from worker.telemetry import Tracing
 from worker.watchdog import Watchdog
 
@@ -75,7 +77,7 @@ class ExecuteStream:
     async def _read(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
             while (request := await context.read()) is not grpc.aio.EOF:
-                self._receive(request)
+                self._receive(decoded(request))
                 while len(self._ready) > _MOST_UNREAD:
                     self._written.clear()
                     await self._written.wait()
@@ -150,20 +152,29 @@ class ExecuteStream:
         self._awake.set()
         self._parts.tracing.record(outcome)
 
-    def _responses(self) -> Iterator[worker_pb2.ExecuteResponse]:
+    def _responses(self) -> Iterator[worker_pb2.ExecuteResponse | bytes]:
         """Everything that is ready, in as few messages as it fits."""
         ready, self._ready = self._ready, []
         first, size = 0, 0
         for index, outcome in enumerate(ready):
-            size += output_bytes(outcome)
-            if size > self._max_bytes and index > first:
-                yield self._response(ready[first:index])
-                first, size = index, output_bytes(outcome)
+            more = output_bytes(outcome)
+            if size + more > self._max_bytes and index > first:
+                yield self._response(ready[first:index], size)
+                first, size = index, 0
+            size += more
         if ready:
-            yield self._response(ready[first:])
+            yield self._response(ready[first:], size)
 
-    def _response(self, outcomes: list[BatchOutcome]) -> worker_pb2.ExecuteResponse:
+    def _response(
+        self, outcomes: list[BatchOutcome], size: int
+    ) -> worker_pb2.ExecuteResponse | bytes:
         response = worker_pb2.ExecuteResponse(load=self._parts.load())
+        if size < LARGE_BYTES:
+            for outcome in outcomes:
+                write_batch_result(response.results.add(), outcome, self._max_bytes)
+            return response
+        parts: list[Part] = [response.SerializeToString()]
         for outcome in outcomes:
-            write_batch_result(response.results.add(), outcome, self._max_bytes)
-        return response
+            result = batch_result_parts(outcome, self._max_bytes)
+            parts += framed(response.RESULTS_FIELD_NUMBER, result)
+        return b"".join(parts)

@@ -9,11 +9,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
 from worker.hosted import ModelSnapshot, ModelState
+from worker.rpc.handlers import SERVICE, worker_handler
 from worker.rpc.servicer import WorkerServicer
-
-SERVICE: str = worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -37,11 +35,11 @@ class WorkerServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             )
         )
-        worker_pb2_grpc.add_WorkerServicer_to_server(servicer, self._server)
+        self._server.add_generic_rpc_handlers([worker_handler(servicer)])
         self._health = health.aio.HealthServicer()
         self._models: set[str] = set()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self) -> str:
@@ -73,7 +71,7 @@ class WorkerServer:
         self._models |= ready.keys()
         for name, serves in ready.items():
             await self._health.set(name, _SERVING if serves else _NOT_SERVING)
-        await self._health.set(SERVICE, _NOT_SERVING if draining else _SERVING)
+        await self._health.set(SERVICE.full_name, _NOT_SERVING if draining else _SERVING)
         await self._health.set("", _SERVING if any(ready.values()) else _NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-import grpc
-
-from protos.orchid.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from protos.orchid.v1 import common_pb2, worker_pb2
 from worker.changes import Changes
-from worker.errors import WorkerError
 from worker.host import ModelHost
 from worker.hosted import ModelSnapshot
 from worker.loop import DRAINING
 from worker.rpc.convert import model_to
 from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts, ExecuteStream
-from worker.rpc.status import status_of
-
-Context = grpc.aio.ServicerContext[Any, Any]
+from worker.rpc.handlers import Context
 
 
-class WorkerServicer(worker_pb2_grpc.WorkerServicer):
-    """One worker's service. `changes` counts the changes of what the host describes."""
+class WorkerServicer:
+    """Implements `orchid.v1.Worker`. `changes` counts the changes of what the host describes.
+
+    Worker errors that leave a method become statuses in `rpc/handlers.py`.
+    """
 
     def __init__(
         self,
@@ -45,9 +43,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self._exit_process = exit_process
         self._streams: set[ExecuteStream] = set()
 
-    async def Execute(  # type: ignore[override]
-        self, request_iterator: object, context: Context
-    ) -> None:
+    async def Execute(self, request_iterator: object, context: Context) -> None:
         """Serves one stream of batches; see `ExecuteStream`."""
         stream = ExecuteStream(self._parts)
         self._streams.add(stream)
@@ -65,10 +61,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self, request: worker_pb2.DescribeRequest, context: Context
     ) -> worker_pb2.DescribeResponse:
         """Manifests, profiles and readiness of the models held; NOT_FOUND names those there are."""
-        try:
-            return await asyncio.to_thread(self._describe, request)
-        except WorkerError as error:
-            await _abort(context, error)
+        return await asyncio.to_thread(self._describe, request)
 
     def _describe(self, request: worker_pb2.DescribeRequest) -> worker_pb2.DescribeResponse:
         documents = request.include_tokenizers
@@ -80,12 +73,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             engine_version=self._engine_version,
         )
 
-    async def Load(  # type: ignore[override]
-        self, request: worker_pb2.LoadRequest, context: Context
-    ) -> None:
+    async def Load(self, request: worker_pb2.LoadRequest, context: Context) -> None:
         """Streams the model's description whenever it changes, until it is ready or has failed."""
         if self._drainer.draining:
-            await _abort(context, DRAINING)
+            raise DRAINING
         load = asyncio.create_task(
             asyncio.to_thread(self._host.load, request.model, tuple(request.variants))
         )
@@ -99,11 +90,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             if current is not None and current != last and not load.done():
                 await context.write(worker_pb2.LoadProgress(model=current))
                 last = current
-        try:
-            snapshot = load.result()
-        except WorkerError as error:
-            await _abort(context, error)
-        await context.write(worker_pb2.LoadProgress(model=model_to(snapshot)))
+        await context.write(worker_pb2.LoadProgress(model=model_to(load.result())))
 
     def _description(self, name: str) -> common_pb2.ModelDescription | None:
         held = (s for s in self._host.describe() if s.manifest.name == name)
@@ -114,20 +101,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self, request: worker_pb2.UnloadRequest, context: Context
     ) -> worker_pb2.UnloadResponse:
         """Refuses new work for the model, finishes what was accepted, then lets it go."""
-        try:
-            await asyncio.to_thread(self._host.unload, request.model)
-        except WorkerError as error:
-            await _abort(context, error)
+        await asyncio.to_thread(self._host.unload, request.model)
         return worker_pb2.UnloadResponse()
 
     async def Warm(
         self, request: worker_pb2.WarmRequest, context: Context
     ) -> worker_pb2.WarmResponse:
         """Measures the model's profiles again; it goes on serving meanwhile."""
-        try:
-            snapshot: ModelSnapshot = await asyncio.to_thread(self._host.warm, request.model)
-        except WorkerError as error:
-            await _abort(context, error)
+        snapshot: ModelSnapshot = await asyncio.to_thread(self._host.warm, request.model)
         return worker_pb2.WarmResponse(model=model_to(snapshot))
 
     async def Drain(
@@ -140,11 +121,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         return worker_pb2.DrainResponse(
             finished_items=report.finished_items, abandoned_items=report.abandoned_items
         )
-
-
-async def _abort(context: Context, error: WorkerError) -> NoReturn:
-    """Ends the call with the error's status; never returns."""
-    await context.abort(status_of(error)[1], str(error))
 
 
 def _consume(task: asyncio.Task[Any]) -> None:

@@ -12,6 +12,7 @@ from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import TensorSpec
 from protos.inference import oip_pb2
 from tests.contract.controlplane.front_door import (
+    ADDER,
     DIGEST,
     ECHO,
     ECHO_TYPES,
@@ -107,6 +108,22 @@ async def test_tensors_typed_and_raw() -> None:
     assert np.array_equal(output_array(typed), [[5, 7, 9]])
     assert np.array_equal(output_array(answered), [[5, 7, 9]])
     assert (len(typed.raw_output_contents), len(answered.raw_output_contents)) == (0, 1)
+
+
+async def test_large_tensors_are_answered_like_small_ones() -> None:
+    a = np.arange(600_000, dtype="<f4").reshape(-1, 3)
+    request = oip_pb2.ModelInferRequest(model_name=ADDER, id="large")
+    for name in ("a", "b"):
+        request.inputs.add(name=name, datatype="FP32", shape=a.shape)
+        request.raw_input_contents.append(a.tobytes())
+    async with front_door() as door:
+        raw = await stub(door).ModelInfer(request)
+        request.parameters["binary_data_output"].bool_param = False
+        typed = await stub(door).ModelInfer(request)
+    assert (raw.id, raw.parameters["variant"].string_param) == ("large", f"{ADDER}-only")
+    assert np.array_equal(output_array(raw), 2 * a)
+    assert np.array_equal(output_array(typed), 2 * a)
+    assert (len(raw.raw_output_contents), len(typed.raw_output_contents)) == (1, 0)
 
 
 OIP_NAMES = ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -258,6 +259,30 @@ async def test_results_that_exceed_a_message_travel_in_several(repository: Path)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stream.receive(3)
         assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_large_output_is_the_same_as_a_small_one(repository: Path) -> None:
+    async with serve(repository, ("adder",)) as served:
+        stream = Stream(served)
+        a = np.arange(600_000, dtype=np.float32)
+        item = tensor_item(1, a=a, b=a[::-1])
+        await stream.send(batch(1, item, model="adder", variant="adder"))
+        result = (await stream.receive(1))[1]
+        assert result.outputs[0].name == "sum"
+        assert np.array_equal(floats(result), np.full(600_000, 599_999, np.float32))
+        assert stream.batches[1].executed_items == 1
+        assert stream.messages[-1].HasField("load")
+
+
+async def test_bytes_that_are_no_message_end_the_stream_with_a_reason(repository: Path) -> None:
+    async with serve(repository) as served:
+        channel: Any = served.channel
+        call = channel.stream_stream("/orchid.v1.Worker/Execute")()
+        await call.write(b"\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.details() == "the message is not a valid orchid.v1.ExecuteRequest"
 
 
 async def test_every_element_type_comes_back_as_it_went(repository: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -168,6 +169,22 @@ async def test_health_is_per_model(repository: Path) -> None:
         await served.stub.Unload(pb.UnloadRequest(model="adder"))
         await served.stub.Unload(pb.UnloadRequest(model="tiny"))
         await until_health(served, "", NOT_SERVING)
+
+
+async def test_bytes_that_are_no_message_are_the_callers_fault(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve(repository) as served:
+        channel: Any = served.channel
+        for method in ("Describe", "Unload", "Warm", "Drain"):
+            call = channel.unary_unary(f"/orchid.v1.Worker/{method}")(b"\xff\xff")
+            code, text = await failure(call)
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            assert text == f"the message is not a valid orchid.v1.{method}Request"
+        call = channel.unary_stream("/orchid.v1.Worker/Load")(b"\xff\xff")
+        code, _ = await failure(call.read())
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_reflection_lists_and_describes(repository: Path) -> None:

@@ -9,9 +9,10 @@ import grpc
 import pytest
 
 from controlplane.rpc.intake import Intake
-from controlplane.rpc.services import Context, Undecodable
+from controlplane.rpc.services import Context
 from controlplane.rpc.status import Status
 from controlplane.rpc.streams import Dialect, Stream
+from protos.codec import Undecodable
 
 
 class LostCaller:
