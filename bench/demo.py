@@ -92,6 +92,6 @@ def _summary(baseline: Baseline, points: Sequence[SweepPoint]) -> dict[str, floa
     }
     for point in points:
         at = f"{point.policy}_{point.load_factor:g}"
-        summary[f"on_time_{at}"] = point.result.on_time_share
+        summary[f"on_time_{at}"] = point.result.on_time
         summary[f"right_{at}"] = point.result.right_share
     return summary

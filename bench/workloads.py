@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.load.plan import Workload
+
+if TYPE_CHECKING:
+    from worker.models.manifest import Manifest
 
 
 class WorkloadError(Exception):
@@ -32,13 +37,30 @@ def workload_for(repository: Path, model: str) -> Workload:
         raise WorkloadError(str(error), "orchid models build") from None
     populations = {e.population for variant in manifest.variants for e in variant.quality}
     if dataset.POPULATION in populations:
-        return review_workload()
+        return _measured(repository / model, manifest, review_workload())
     if synthetic.POPULATION in populations:
-        return tiny_workload()
+        return _measured(repository / model, manifest, tiny_workload())
     raise WorkloadError(
         f"model {model} has no evidence on texts that are known here, only {sorted(populations)}",
         f"play a model measured on {dataset.POPULATION} or {synthetic.POPULATION}",
     )
+
+
+def _measured(folder: Path, manifest: Manifest, workload: Workload) -> Workload:
+    """The workload with its texts' lengths and the variants' qualities.
+
+    Lengths are by the default tokenizer, special tokens included; the quality is the first
+    population's, as the control plane takes it.
+    """
+    from tokenizers import Tokenizer
+
+    name = manifest.default_tokenizer
+    lengths: tuple[int, ...] = ()
+    if name:
+        tokenizer = Tokenizer.from_file(str(folder / manifest.tokenizers[name].path))
+        lengths = tuple(len(e.ids) for e in tokenizer.encode_batch(list(workload.texts)))
+    qualities = {v.name: v.quality[0].value for v in manifest.variants if v.quality}
+    return replace(workload, tokens=lengths, qualities=qualities)
 
 
 def evidence_of(repository: Path, model: str, texts: int) -> dict[str, int]:

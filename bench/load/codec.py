@@ -23,10 +23,18 @@ _UNKNOWN = 2
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The variant that answered ("" when not told) and the winning class (-1 when none)."""
+    """The variant that answered ("" when not told) and the winning class (-1 when none).
+
+    The times are the server's account of the request, `batch` how many shared its run; 0
+    when not told.
+    """
 
     variant: str
     predicted: int
+    queue_us: int = 0
+    execute_us: int = 0
+    total_us: int = 0
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Codec(TypingProtocol):
     unary_method: str
     stream_method: str
 
-    def body(self, plan: LoadPlan, text: str) -> bytes:
+    def body(self, plan: LoadPlan, text: str, tenant: str = "") -> bytes:
         """A whole unary request of one text, or of its ids; its deadline is the call's."""
         ...
 
@@ -71,12 +79,12 @@ class NativeCodec:
     unary_method = "/orchid.v1.Inference/Infer"
     stream_method = "/orchid.v1.Inference/StreamInfer"
 
-    def body(self, plan: LoadPlan, text: str) -> bytes:
+    def body(self, plan: LoadPlan, text: str, tenant: str = "") -> bytes:
         """See Codec."""
         request = inference_pb2.InferRequest(
             model=plan.model,
             request_class=inference_pb2.RequestClass(
-                tenant=plan.tenant,
+                tenant=tenant,
                 request_class=plan.request_class,
                 minimum_quality=plan.minimum_quality,
                 variant=plan.variant,
@@ -100,7 +108,15 @@ class NativeCodec:
         """See Codec."""
         parsed = inference_pb2.InferResponse.FromString(response)
         classes = parsed.classifications
-        return Answered(parsed.provenance.variant, classes[0].index if classes else -1)
+        outcome = parsed.outcome
+        return Answered(
+            parsed.provenance.variant,
+            classes[0].index if classes else -1,
+            outcome.queue_us,
+            outcome.execute_us,
+            outcome.total_us,
+            outcome.batch_size,
+        )
 
     def stream_answer(self, message: bytes) -> StreamAnswer:
         """See Codec."""
@@ -120,7 +136,7 @@ class OipCodec:
     unary_method = "/inference.GRPCInferenceService/ModelInfer"
     stream_method = "/inference.GRPCInferenceService/ModelStreamInfer"
 
-    def body(self, plan: LoadPlan, text: str) -> bytes:
+    def body(self, plan: LoadPlan, text: str, tenant: str = "") -> bytes:
         """See Codec."""
         request = oip_pb2.ModelInferRequest(model_name=plan.model)
         if plan.payload == "ids":
@@ -132,7 +148,7 @@ class OipCodec:
             data = text.encode()
             request.raw_input_contents.append(len(data).to_bytes(4, "little") + data)
         texts = {
-            "tenant": plan.tenant,
+            "tenant": tenant,
             "request_class": plan.request_class,
             "variant": plan.variant,
         }

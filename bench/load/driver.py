@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -24,8 +25,11 @@ from pydantic import TypeAdapter
 
 from bench.load import cpu
 from bench.load.codec import Codec, codec
-from bench.load.plan import Arrivals, LoadPlan, Workload, poisson_arrivals, shard_generator
+from bench.load.endings import ending_of_failure
+from bench.load.plan import LoadPlan, Tenant, Workload
 from bench.load.record import CANCELLED_BY_DRIVER, OK, Records, save_records
+from bench.load.schedule import Schedule, load_schedule
+from bench.sim.result import Ending
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -38,27 +42,26 @@ _CONNECT_S = 30
 class Run:
     """One driver's run; owned by one event loop."""
 
-    def __init__(self, plan: LoadPlan, workload: Workload, shard: int, shards: int) -> None:
+    def __init__(self, plan: LoadPlan, workload: Workload, schedule: Schedule) -> None:
         self.plan = plan
         self._codec: Codec = codec(plan)
-        self._bodies = [self._codec.body(plan, text) for text in workload.texts]
-        generator = shard_generator(plan.seed, shard)
+        self._bodies = [
+            [self._codec.body(plan, text, tenant.name) for text in workload.texts]
+            for tenant in plan.tenants or (Tenant(""),)
+        ]
         span_s = plan.warmup_s + plan.duration_s
-        self._arrivals = (
-            poisson_arrivals(generator, plan.rate_per_s / shards, span_s, len(workload.texts))
-            if plan.mode == "open"
-            else Arrivals(np.empty(0, np.int64), generator.integers(0, len(workload.texts), 65536))
-        )
         self._span_ns = int(span_s * 1e9)
         self._warmup_ns = int(plan.warmup_s * 1e9)
-        self._deadline_ns = int(plan.deadline_ms * 1e6)
-        self._watch = plan.watch if shard == 0 else {}
-        self._due: list[int] = self._arrivals.due_ns.tolist()
-        self._text: list[int] = self._arrivals.text.tolist()
+        self._due: list[int] = schedule.due_ns.tolist()
+        self._text: list[int] = schedule.text.tolist()
+        self._budget: list[int] = schedule.budget_ns.tolist()
+        self._tenant: list[int] = schedule.tenant.tolist()
+        self._drawn = len(self._text)
         rows = len(self._due)
         self._sent: list[int] = [0] * rows
         self._done: list[int] = [0] * rows
         self._code: list[int] = [CANCELLED_BY_DRIVER] * rows
+        self._message: list[str] = [""] * rows
         self._response: list[bytes] = [b""] * rows
         self._start_ns = 0
         self._open = 0
@@ -102,9 +105,9 @@ class Run:
 
     async def _measure_window(self) -> None:
         await self._until(self._warmup_ns)
-        before, own = cpu.sample(self._watch), time.process_time()
+        before, own = cpu.sample(self.plan.watch), time.process_time()
         await self._until(self._span_ns)
-        self._cpu_s = cpu.difference(before, cpu.sample(self._watch))
+        self._cpu_s = cpu.difference(before, cpu.sample(self.plan.watch))
         self._cpu_s["driver"] = time.process_time() - own
 
     # Unary
@@ -143,31 +146,39 @@ class Run:
         self._sent.append(0)
         self._done.append(0)
         self._code.append(CANCELLED_BY_DRIVER)
+        self._message.append("")
         self._response.append(b"")
-        if row >= len(self._text):
-            self._text.append(self._text[row % 65536])
+        if row >= self._drawn:
+            for column in (self._text, self._budget, self._tenant):
+                column.append(column[row % self._drawn])
         return row
+
+    def _body(self, row: int) -> bytes:
+        return self._bodies[self._tenant[row]][self._text[row]]
 
     async def _call(self, method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes], row: int) -> None:
         now = self._now()
         self._sent[row] = now
         timeout = None
-        if self._deadline_ns:
-            timeout = max(0.001, (self._due[row] + self._deadline_ns - now) / 1e9)
+        if self._budget[row]:
+            timeout = max(0.001, (self._due[row] + self._budget[row] - now) / 1e9)
         try:
-            response = await method(self._bodies[self._text[row]], timeout=timeout)
+            response = await method(self._body(row), timeout=timeout)
         except grpc.aio.AioRpcError as error:
             self._done[row] = self._now()
-            self._code[row] = code = error.code().value[0]
-            if code not in self._examples:
-                self._examples[code] = error.details() or ""
+            self._failed(row, error.code().value[0], error.details() or "")
         else:
             self._done[row] = self._now()
             self._response[row] = response
             self._code[row] = OK
 
+    def _failed(self, row: int, code: int, message: str) -> None:
+        self._code[row] = code
+        self._message[row] = message
+        self._examples.setdefault(code, message)
+
     def _drain_s(self) -> float:
-        return self.plan.drain_s + self.plan.deadline_ms / 1e3
+        return self.plan.drain_s + max(self._budget, default=0) / 1e9
 
     # Stream
 
@@ -206,9 +217,9 @@ class Run:
         now = self._now()
         self._sent[row] = now
         budget_ms = 0
-        if self._deadline_ns:
-            budget_ms = max(1, (self._due[row] + self._deadline_ns - now) // 1_000_000)
-        await call.write(self._bodies[self._text[row]] + self._codec.envelope(row, budget_ms))
+        if self._budget[row]:
+            budget_ms = max(1, (self._due[row] + self._budget[row] - now) // 1_000_000)
+        await call.write(self._body(row) + self._codec.envelope(row, budget_ms))
 
     async def _read(
         self,
@@ -219,11 +230,11 @@ class Run:
         async for message in call:
             answer = self._codec.stream_answer(message)
             self._done[answer.index] = self._now()
-            self._code[answer.index] = answer.code
             if answer.code == OK:
+                self._code[answer.index] = OK
                 self._response[answer.index] = answer.response
-            elif answer.code not in self._examples:
-                self._examples[answer.code] = answer.error
+            else:
+                self._failed(answer.index, answer.code, answer.error)
             free.append(None)
             freed.set()
 
@@ -233,17 +244,27 @@ class Run:
         rows = len(self._due)
         variant = np.full(rows, -1, np.int32)
         predicted = np.full(rows, -1, np.int32)
+        account = np.zeros((4, rows), np.int64)
         names: dict[str, int] = {}
         for row, response in enumerate(self._response):
             if response:
                 answered = self._codec.answer(response)
                 predicted[row] = answered.predicted
+                times = (answered.queue_us, answered.execute_us, answered.total_us)
+                account[:, row] = (*(us * 1000 for us in times), answered.batch)
                 if answered.variant:
                     variant[row] = names.setdefault(answered.variant, len(names))
         return Records(
             due_ns=np.array(self._due, np.int64),
             sent_ns=np.array(self._sent, np.int64),
             done_ns=np.array(self._done, np.int64),
+            budget_ns=np.array(self._budget[:rows], np.int64),
+            queue_ns=account[0],
+            execute_ns=account[1],
+            total_ns=account[2],
+            batch=account[3].astype(np.int32),
+            ending=np.array([self._ending(row) for row in range(rows)], np.int8),
+            tenant=np.array(self._tenant[:rows], np.int32),
             code=np.array(self._code, np.int32),
             text=np.array(self._text[:rows], np.int32),
             variant=variant,
@@ -254,18 +275,30 @@ class Run:
             examples=self._examples,
         )
 
+    def _ending(self, row: int) -> Ending:
+        if self._code[row] != OK:
+            return ending_of_failure(self._code[row], self._message[row])
+        budget = self._budget[row]
+        late = bool(budget) and self._done[row] - self._due[row] > budget
+        return Ending.LATE if late else Ending.ON_TIME
+
 
 def main() -> None:
     """Reads a plan and a workload, says "prepared", reads the start time, runs, writes."""
     parser = argparse.ArgumentParser(prog="bench.load.driver")
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--workload", type=Path, required=True)
+    parser.add_argument("--schedule", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shard", type=int, default=0)
     parser.add_argument("--shards", type=int, default=1)
     options = parser.parse_args()
     plan = TypeAdapter(LoadPlan).validate_json(options.plan.read_bytes())
     workload = Workload(**json.loads(options.workload.read_text()))
+    schedule = load_schedule(options.schedule).shard(options.shard, options.shards)
+    if options.shard:
+        # One process reads the others' CPU time.
+        plan = replace(plan, watch={})
 
     def start_at_ns() -> int:
         sys.stdout.write("prepared\n")
@@ -273,7 +306,7 @@ def main() -> None:
         return int(sys.stdin.readline())
 
     async def run() -> Records:
-        return await Run(plan, workload, options.shard, options.shards).execute(start_at_ns)
+        return await Run(plan, workload, schedule).execute(start_at_ns)
 
     save_records(options.out, uvloop.run(run()))
 

@@ -18,15 +18,25 @@ CANCELLED_BY_DRIVER = -1
 class Records:
     """Times in ns after the run's start; `code` is the gRPC status (-1: never ended in time).
 
-    `variant` indexes `variants`, `predicted` is the answered class; both -1 without an
-    answer. `cpu_s` is CPU seconds inside the measured window by process name, with the
-    driver itself as "driver". `window_ns` is the measured window. `examples` has one
-    message of the server for each code that is not OK.
+    `budget_ns` is the time that the answer was worth waiting for (0: no deadline), `ending`
+    a `bench.sim.result.Ending`, `tenant` indexes the plan's tenants. `queue_ns`,
+    `execute_ns` and `total_ns` are the server's account of an answer and `batch` how many
+    shared its run, 0 when not told. `variant` indexes `variants`, `predicted` is the
+    answered class; both -1 without an answer. `cpu_s` is CPU seconds inside the measured
+    window by process name, with the driver itself as "driver". `window_ns` is the measured
+    window. `examples` has one message of the server for each code that is not OK.
     """
 
     due_ns: NDArray[np.int64]
     sent_ns: NDArray[np.int64]
     done_ns: NDArray[np.int64]
+    budget_ns: NDArray[np.int64]
+    queue_ns: NDArray[np.int64]
+    execute_ns: NDArray[np.int64]
+    total_ns: NDArray[np.int64]
+    batch: NDArray[np.int32]
+    ending: NDArray[np.int8]
+    tenant: NDArray[np.int32]
     code: NDArray[np.int32]
     text: NDArray[np.int32]
     variant: NDArray[np.int32]
@@ -36,8 +46,28 @@ class Records:
     window_ns: tuple[int, int]
     examples: Mapping[int, str] = field(default_factory=dict)
 
+    def window_rows(self, mode: str) -> NDArray[np.bool_]:
+        """The rows due (mode "open") or ended ("closed") inside the measured window."""
+        clock = self.due_ns if mode == "open" else self.done_ns
+        return (clock >= self.window_ns[0]) & (clock < self.window_ns[1])
 
-_COLUMNS = ("due_ns", "sent_ns", "done_ns", "code", "text", "variant", "predicted")
+
+_COLUMNS = (
+    "due_ns",
+    "sent_ns",
+    "done_ns",
+    "budget_ns",
+    "queue_ns",
+    "execute_ns",
+    "total_ns",
+    "batch",
+    "ending",
+    "tenant",
+    "code",
+    "text",
+    "variant",
+    "predicted",
+)
 
 
 def save_records(path: Path, records: Records) -> None:

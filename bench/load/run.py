@@ -7,16 +7,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from bench.load.metrics import LoadResult, measure
 from bench.load.plan import LoadPlan, Workload
 from bench.load.record import Records, load_records, merge
+from bench.load.schedule import Schedule, draw_schedule, save_schedule
 
 _START_AFTER_NS = 100_000_000
 _TICK_S = 0.2
+
+Event = tuple[float, Callable[[], None]]
+"""Seconds after the start of a run, and what happens then."""
 
 
 class DriverError(Exception):
@@ -42,15 +47,20 @@ def run_records(
     *,
     processes: int = 1,
     on_tick: Callable[[float], None] | None = None,
+    schedule: Schedule | None = None,
+    events: Sequence[Event] = (),
 ) -> Records:
-    """Starts `processes` drivers that share the rate, and merges their records.
+    """Starts `processes` drivers that share the requests, and merges their records.
 
-    `on_tick` gets the seconds since the start while they run. Raises DriverError.
+    `on_tick` gets the seconds since the start while they run; `events` happen in between,
+    in this process. Raises DriverError, and ValueError for a plan that cannot be drawn.
     """
+    schedule = schedule or draw_schedule(plan, workload)
     with tempfile.TemporaryDirectory(prefix="orchid-load-") as directory:
         base = Path(directory)
         (base / "plan.json").write_text(json.dumps(asdict(plan)))
         (base / "workload.json").write_text(json.dumps(asdict(workload)))
+        save_schedule(base / "schedule.npz", schedule)
         drivers = [_start(base, shard, processes) for shard in range(processes)]
         try:
             for driver in drivers:
@@ -60,8 +70,9 @@ def run_records(
                 assert driver.stdin is not None
                 driver.stdin.write(f"{start_ns}\n")
                 driver.stdin.flush()
-            limit_s = plan.warmup_s + plan.duration_s + plan.drain_s + plan.deadline_ms / 1e3 + 60
-            _wait(drivers, start_ns, limit_s, base, on_tick)
+            longest_s = int(schedule.budget_ns.max(initial=0)) / 1e9
+            limit_s = plan.warmup_s + plan.duration_s + plan.drain_s + longest_s + 60
+            _wait(drivers, start_ns, limit_s, base, on_tick, events)
         finally:
             for driver in drivers:
                 driver.kill()
@@ -72,6 +83,7 @@ def run_records(
 def _start(base: Path, shard: int, shards: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bench.load.driver"]
     command += ["--plan", str(base / "plan.json"), "--workload", str(base / "workload.json")]
+    command += ["--schedule", str(base / "schedule.npz")]
     command += ["--out", str(base / f"{shard}.npz"), "--shard", str(shard)]
     command += ["--shards", str(shards)]
     with (base / f"{shard}.log").open("w") as log:
@@ -93,11 +105,17 @@ def _wait(
     limit_s: float,
     base: Path,
     on_tick: Callable[[float], None] | None,
+    events: Sequence[Event],
 ) -> None:
+    to_come = deque(sorted(events, key=lambda event: event[0]))
     for driver in drivers:
         while True:
+            elapsed_s = (time.monotonic_ns() - start_ns) / 1e9
+            while to_come and to_come[0][0] <= elapsed_s:
+                to_come.popleft()[1]()
+            next_s = to_come[0][0] - elapsed_s if to_come else _TICK_S
             try:
-                code = driver.wait(_TICK_S)
+                code = driver.wait(min(_TICK_S, next_s))
                 break
             except subprocess.TimeoutExpired:
                 elapsed_s = (time.monotonic_ns() - start_ns) / 1e9

@@ -86,10 +86,10 @@ def _services(
     luck, tail = workload.luck.tolist(), workload.tail.tolist()
     service = np.empty((len(workload), len(numbers)))
     for column, k in enumerate(numbers):
-        profile = table.candidates[k].profile
+        candidate = table.candidates[k]
         for row, size in enumerate(tokens):
-            nominal = profile.predict(Shape.of_lengths([size]))
-            service[row, column] = nominal * noise.factor(profile, luck[row], tail[row])
+            nominal = candidate.profile.predict(Shape.of_lengths([size]))
+            service[row, column] = nominal * noise.factor(candidate, luck[row], tail[row])
     return service
 
 

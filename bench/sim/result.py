@@ -39,9 +39,9 @@ class Endings:
 class SimResult:
     """One simulated point. Counts and shares are of the requests offered in the window.
 
-    `goodput` is the share answered on time, `accurate_goodput` the sum of the answering
-    variants' qualities over all offered; `on_time` is the share of the *admitted* ones
-    answered on time, `accuracy` the mean quality of on-time answers. `variant_share` is of
+    `on_time` is the share answered on time, `on_time_of_admitted` that of those not refused
+    at the door, `accurate_goodput` the sum of the answering variants' qualities over all
+    offered, `accuracy` the mean quality of on-time answers. `variant_share` is of
     the on-time answers, most accurate variant first. Latencies are of all answers, nan
     without any. `cpu_ms` is worker time spent for each offered request. `worker_spread` is
     the most runs that one worker did over the mean, `crossed_idle` counts runs
@@ -55,9 +55,9 @@ class SimResult:
     refused: int
     shed: int
     lost: int
-    goodput: float
-    accurate_goodput: float
     on_time: float
+    on_time_of_admitted: float
+    accurate_goodput: float
     accuracy: float
     variant_share: Mapping[str, float]
     share_most_accurate: float
@@ -78,8 +78,9 @@ class SimResult:
         """The figures that are compared, without those that are not a number."""
         figures = {
             "accurate_goodput": self.accurate_goodput,
-            "goodput": self.goodput,
+            "goodput": self.on_time,
             "on_time": self.on_time,
+            "on_time_of_admitted": self.on_time_of_admitted,
             "accuracy": self.accuracy,
             "share_most_accurate": self.share_most_accurate,
             "p95_ms": self.p95_ms,
@@ -144,9 +145,9 @@ def reduce(
         refused=counts[Ending.REFUSED],
         shed=counts[Ending.SHED],
         lost=counts[Ending.LOST],
-        goodput=on_time / offered if offered else 0.0,
+        on_time=on_time / offered if offered else 0.0,
+        on_time_of_admitted=on_time / admitted if admitted else 0.0,
         accurate_goodput=right / offered if offered else 0.0,
-        on_time=on_time / admitted if admitted else 0.0,
         accuracy=right / on_time if on_time else float("nan"),
         variant_share=shares,
         share_most_accurate=shares[names[best]],

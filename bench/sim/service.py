@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bench.sim.workload import Workload
-from controlplane.policy.profiles import VariantProfile
+from controlplane.policy.profiles import Candidate
 from controlplane.policy.records import Shape
 
 
@@ -16,23 +16,40 @@ class Noise:
     """Measured over predicted service: lognormal of mean 1, with a heavy tail on request.
 
     `sigma` is the relative spread (None takes each profile's own). A share `tail_share` of
-    the requests takes `tail_factor` times as long on every variant.
+    the requests takes `tail_factor` times as long on every variant. Where `measured` has a
+    variant (or "" for all others), its quantiles of measured over predicted, at evenly spaced
+    probabilities from 0 to 1, stand in place of the lognormal.
     """
 
     sigma: float | None = None
     tail_share: float = 0.0
     tail_factor: float = 5.0
+    measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tail_share <= 1.0 or self.tail_factor <= 0.0:
             raise ValueError("tail_share must be in [0, 1] and tail_factor above 0")
+        for name, quantiles in self.measured.items():
+            if len(quantiles) < 2 or min(quantiles) <= 0.0:
+                raise ValueError(f"measured[{name!r}]: expected two or more numbers above 0")
 
-    def factor(self, profile: VariantProfile, luck: float, tail: float) -> float:
-        """Real over nominal service for a request's luck."""
-        sigma = profile.sigma if self.sigma is None else self.sigma
-        scale = math.sqrt(math.log1p(sigma * sigma))
-        factor = math.exp(scale * luck - scale * scale / 2.0)
+    def factor(self, candidate: Candidate, luck: float, tail: float) -> float:
+        """Real over nominal service for a request's luck, a standard normal number."""
+        quantiles = self.measured.get(candidate.name) or self.measured.get("")
+        if quantiles is not None:
+            factor = _at(quantiles, 0.5 * math.erfc(-luck / math.sqrt(2.0)))
+        else:
+            sigma = candidate.profile.sigma if self.sigma is None else self.sigma
+            scale = math.sqrt(math.log1p(sigma * sigma))
+            factor = math.exp(scale * luck - scale * scale / 2.0)
         return factor * self.tail_factor if tail < self.tail_share else factor
+
+
+def _at(quantiles: Sequence[float], probability: float) -> float:
+    """The quantile at a probability, linear between those given."""
+    place = probability * (len(quantiles) - 1)
+    low = min(int(place), len(quantiles) - 2)
+    return quantiles[low] + (place - low) * (quantiles[low + 1] - quantiles[low])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +116,8 @@ class Services:
         self._luck: list[float] = workload.luck.tolist()
         self._tail: list[float] = workload.tail.tolist()
 
-    def run_ns(self, profile: VariantProfile, shapes: Sequence[Shape], first: int) -> int:
+    def run_ns(self, candidate: Candidate, shapes: Sequence[Shape], first: int) -> int:
         """Service of one run; `first` is the number of its first request, whose luck it has."""
-        nominal = profile.predict(shapes[0], shapes[1:])
-        factor = self._noise.factor(profile, self._luck[first], self._tail[first])
+        nominal = candidate.profile.predict(shapes[0], shapes[1:])
+        factor = self._noise.factor(candidate, self._luck[first], self._tail[first])
         return max(1, int(nominal * factor))

@@ -118,7 +118,7 @@ def draw_workload(
 
 # --- recorded traces -----------------------------------------------------------------
 
-_COLUMNS = ("arrived_us", "tokens", "deadline_us")
+TRACE_COLUMNS = ("arrived_us", "tokens", "deadline_us")
 
 
 def write_trace(path: Path, workload: Workload) -> None:
@@ -135,22 +135,23 @@ def write_trace(path: Path, workload: Workload) -> None:
     )
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
+        writer.writerow(TRACE_COLUMNS)
         writer.writerows(rows)
 
 
 def read_trace(path: Path, generator: np.random.Generator) -> Workload:
-    """Read what `write_trace` wrote; the luck of services is drawn, a record has none.
+    """Read a trace; the luck of services is drawn, and columns after the third are not read.
 
-    Raises ValueError with the line that is not three whole numbers, or not in order.
+    A deadline of 0 means none. Raises ValueError with the line that does not begin with
+    three whole numbers, or is not in order.
     """
     arrived: list[int] = []
     tokens: list[int] = []
     budgets: list[int] = []
     with path.open(newline="") as file:
         reader = csv.reader(file)
-        if tuple(next(reader, ())) != _COLUMNS:
-            raise ValueError(f"{path}: the first line must be {','.join(_COLUMNS)}")
+        if tuple(next(reader, ()))[:3] != TRACE_COLUMNS:
+            raise ValueError(f"{path}: the first line must begin {','.join(TRACE_COLUMNS)}")
         for number, row in enumerate(reader, 2):
             at, size, budget = _three(path, number, row)
             if arrived and at < arrived[-1]:
@@ -170,11 +171,11 @@ def read_trace(path: Path, generator: np.random.Generator) -> Workload:
 
 def _three(path: Path, number: int, row: Sequence[str]) -> tuple[int, int, int]:
     try:
-        at, size, budget = (int(cell) for cell in row)
+        at, size, budget = (int(cell) for cell in row[:3])
     except ValueError:
         raise ValueError(f"{path}:{number}: expected three whole numbers, got {row}") from None
-    if at < 0 or size < 1 or budget < 1:
-        raise ValueError(f"{path}:{number}: a time is negative or a size or deadline below 1")
+    if at < 0 or size < 1 or budget < 0:
+        raise ValueError(f"{path}:{number}: a time is negative or a size below 1")
     return at, size, budget
 
 
@@ -182,6 +183,8 @@ def retimed(workload: Workload, *, speed: float = 1.0, deadline_ms: float = 0.0)
     """The same requests arriving `speed` times as fast, or with another deadline (0: keep)."""
     if speed <= 0.0:
         raise ValueError(f"speed must be above 0, got {speed}")
+    if deadline_ms <= 0.0 and np.any(workload.deadline_ns <= workload.arrived_ns):
+        raise ValueError("the trace has requests without a deadline; give one")
     arrived = (workload.arrived_ns / speed).astype(np.int64)
     budget = workload.deadline_ns - workload.arrived_ns
     if deadline_ms > 0.0:

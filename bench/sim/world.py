@@ -254,7 +254,7 @@ class World:
             flight = job.flight
             candidate = flight.candidate
             shapes = [request.shapes[candidate.tokenizer] for request in flight.requests]
-            taken = self._services.run_ns(candidate.profile, shapes, flight.requests[0].id)
+            taken = self._services.run_ns(candidate, shapes, flight.requests[0].id)
             taken = int(taken * self._settings.faults.slowness(worker.index, now))
             job.full_ns = taken
             self._expired_executed += last <= now

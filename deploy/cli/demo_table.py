@@ -49,7 +49,7 @@ def _row(point: SweepPoint) -> tuple[str, ...]:
         point.policy,
         f"{point.load_factor:g}",
         f"{result.offered_per_s:.0f}",
-        f"{result.on_time_share:.1%}",
+        f"{result.on_time:.1%}",
         "" if result.accuracy != result.accuracy else f"{result.accuracy:.1%}",
         f"{result.right_share:.1%}",
         *(f"{ms:.0f}" for ms in times),

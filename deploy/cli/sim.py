@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.output import JsonOption, fail
+from deploy.cli.results import names, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,12 @@ def sim(
         str, typer.Option(help="Policies, and `bound` for the clairvoyant.")
     ] = _EVERY_POLICY,
     loads: Annotated[
-        str, typer.Option(help="Multiples of the most accurate routed variant's capacity.")
-    ] = _EVERY_LOAD,
+        str,
+        typer.Option(
+            help="Multiples of the most accurate routed variant's capacity; of a trace's own "
+            "speed. Default: 0.4 to 3; 1 for a trace."
+        ),
+    ] = "",
     workers: Annotated[int, typer.Option(min=1, max=10_000)] = 2,
     deadline_ms: Annotated[
         float, typer.Option(min=0.0, help="0: three services of that variant.")
@@ -86,7 +91,7 @@ def sim(
 
     try:
         model = built_in() if profile is None else read_profile(profile)
-        share, factor = _numbers(tail, 2, ":") if tail else (0.0, 1.0)
+        share, factor = numbers(tail, 2, ":") if tail else (0.0, 1.0)
         deployment = SimSettings(
             workers=workers,
             trip_ns=int(trip_ms * 1e6),
@@ -95,19 +100,19 @@ def sim(
             noise=Noise(sigma if sigma >= 0 else None, share, factor),
             faults=Faults(_slow_downs(slow), _losses(lose)),
         )
-        chosen = [name.strip() for name in policies.split(",") if name.strip()]
+        chosen = names(policies)
         if deployment.faults and policies == _EVERY_POLICY:
             chosen.remove("bound")
         sweep = SimSweep(
             model=model,
             policies=chosen,
-            loads=_numbers(loads),
+            loads=numbers(loads or ("1" if trace else _EVERY_LOAD)),
             arrivals=arrivals,
             seconds=seconds,
             seeds=range(1, seeds + 1),
             deadline_ms=deadline_ms,
-            deadline_factors=tuple(_numbers(mix)),
-            only=tuple(name.strip() for name in variants.split(",") if name.strip()),
+            deadline_factors=tuple(numbers(mix)),
+            only=tuple(names(variants)),
             trace=trace,
             deployment=deployment,
         )
@@ -134,23 +139,12 @@ def sim(
         typer.echo(f"written: {json}")
 
 
-def _numbers(text: str, count: int = 0, separator: str = ",") -> list[float]:
-    """The numbers in a text; ValueError when there are none, or not `count` of them."""
-    try:
-        numbers = [float(part) for part in text.split(separator)]
-    except ValueError:
-        raise ValueError(f"expected numbers separated by {separator!r}, got {text!r}") from None
-    if count and len(numbers) != count:
-        raise ValueError(f"expected {count} numbers separated by {separator!r}, got {text!r}")
-    return numbers
-
-
 def _slow_downs(text: str) -> tuple[SlowDown, ...]:
     from bench.sim.service import SlowDown
 
     if not text:
         return ()
-    begin, end, factor = _numbers(text, 3, ":")
+    begin, end, factor = numbers(text, 3, ":")
     return (SlowDown(begin, end, factor),)
 
 
@@ -159,10 +153,10 @@ def _losses(text: str) -> tuple[WorkerLoss, ...]:
 
     if not text:
         return ()
-    numbers = _numbers(text, 0, ":")
-    if len(numbers) not in (2, 3):
+    found = numbers(text, 0, ":")
+    if len(found) not in (2, 3):
         raise ValueError(f"expected AT:DETECT or AT:DETECT:BACK, got {text!r}")
-    at, detect, *back = numbers
+    at, detect, *back = found
     return (WorkerLoss(at, 0, detect, *back),)
 
 
@@ -198,7 +192,7 @@ def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     for heading in ("load", "policy"):
         table.add_column(heading, no_wrap=True)
-    figures = ("accurate\ngoodput", "±", "\ngoodput", "on time", "quality", "best\nshare")
+    figures = ("accurate\ngoodput", "±", "on time", "of ad-\nmitted", "quality", "best\nshare")
     for heading in (*figures, "p95\nms", "cpu\nms"):
         table.add_column(heading, justify="right", no_wrap=True)
     last = None
@@ -209,8 +203,8 @@ def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None
             point.policy,
             f"{mean['accurate_goodput']:.4f}",
             f"{point.spread():.4f}",
-            f"{mean['goodput']:.4f}",
             f"{mean['on_time']:.4f}",
+            f"{mean['on_time_of_admitted']:.4f}",
             _figure(mean.get("accuracy"), 4),
             f"{mean['share_most_accurate']:.3f}",
             _figure(mean.get("p95_ms"), 1),

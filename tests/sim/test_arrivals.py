@@ -8,7 +8,7 @@ import pytest
 from bench.sim.arrivals import FlashCrowd, MarkovModulated, Poisson, process
 from bench.sim.service import Noise
 from bench.sim.workload import FixedLength, SampledLengths, read_trace, retimed, write_trace
-from controlplane.policy.profiles import VariantProfile
+from controlplane.policy.profiles import Candidate, VariantProfile
 from tests.sim.worlds import TABLE, workload, world
 
 
@@ -54,11 +54,26 @@ def test_unknown_arrivals_are_named_with_the_known_ones() -> None:
 
 def test_noise_has_mean_one_and_its_spread() -> None:
     profile = VariantProfile(s0_ns=1.0, s1_ns=0.0, sigma=0.2)
+    candidate = Candidate("v", "t", 0.9, profile, 512, True)
     luck = generator().standard_normal(20_000)
-    factors = np.array([Noise().factor(profile, value, 1.0) for value in luck.tolist()])
+    factors = np.array([Noise().factor(candidate, value, 1.0) for value in luck.tolist()])
     assert factors.mean() == pytest.approx(1.0, abs=0.01)
     assert factors.std() == pytest.approx(0.2, abs=0.01)
-    assert Noise(tail_share=0.1, tail_factor=5.0).factor(profile, 0.0, 0.05) > 4.0
+    assert Noise(tail_share=0.1, tail_factor=5.0).factor(candidate, 0.0, 0.05) > 4.0
+
+
+def test_measured_quantiles_stand_in_place_of_the_lognormal() -> None:
+    profile = VariantProfile(s0_ns=1.0, s1_ns=0.0, sigma=0.2)
+    noise = Noise(measured={"v": (1.0, 2.0, 4.0), "": (3.0, 3.0)})
+    known, other = (Candidate(name, "t", 0.9, profile, 512, True) for name in ("v", "w"))
+    assert noise.factor(known, 0.0, 1.0) == pytest.approx(2.0)
+    assert noise.factor(known, -9.0, 1.0) == pytest.approx(1.0)
+    assert noise.factor(known, 9.0, 1.0) == pytest.approx(4.0)
+    # Half a standard deviation of luck is the 69th percentile.
+    assert noise.factor(known, 0.5, 1.0) == pytest.approx(2.0 + 2.0 * (2 * 0.69146 - 1), rel=1e-4)
+    assert noise.factor(other, 0.3, 1.0) == 3.0
+    with pytest.raises(ValueError, match="numbers above 0"):
+        Noise(measured={"v": (0.0, 1.0)})
 
 
 def test_lengths_have_their_mean() -> None:
@@ -89,7 +104,7 @@ def test_a_trace_answers_what_if() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b,c\n", "the first line must be"),
+        ("a,b,c\n", "the first line must begin"),
         ("arrived_us,tokens,deadline_us\n1,2\n", ":2: expected three whole numbers"),
         ("arrived_us,tokens,deadline_us\n5,1,1\n4,1,1\n", ":3: arrivals must be in order"),
         ("arrived_us,tokens,deadline_us\n5,0,1\n", ":2: a time is negative or a size"),

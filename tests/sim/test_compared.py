@@ -52,15 +52,15 @@ def test_published_accurate_collapses_near_capacity() -> None:
 
 def test_published_adaptive_gives_up_accuracy_that_capacity_allows() -> None:
     published, ours = played("published-adaptive", 0.8), played("orchid", 0.8)
-    assert fmean(r.goodput for r in published) > 0.98
+    assert fmean(r.on_time for r in published) > 0.98
     assert fmean(r.share_most_accurate for r in published) < 0.5
     assert fmean(r.share_most_accurate for r in ours) > 0.8
 
 
 def test_published_adaptive_refuses_nearly_everything_past_its_cliff() -> None:
     # What it answers are the arrivals before its window has filled.
-    assert fmean(r.goodput for r in played("published-adaptive", 3.0)) < 0.2
-    assert fmean(r.goodput for r in played("cheap", 3.0)) > 0.8
+    assert fmean(r.on_time for r in played("published-adaptive", 3.0)) < 0.2
+    assert fmean(r.on_time for r in played("cheap", 3.0)) > 0.8
 
 
 def test_a_neighbour_alone_takes_accuracy_from_the_published_policy() -> None:

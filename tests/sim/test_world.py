@@ -55,7 +55,7 @@ def test_orchid_answers_a_slow_down_with_faster_variants() -> None:
     slow = Faults(slow_downs=(SlowDown(1.0, 3.0, 1.8),))
     sound, slowed = world(traffic).run(), world(traffic, faults=slow).run()
     assert slowed.share_most_accurate < sound.share_most_accurate
-    assert slowed.goodput > 0.97
+    assert slowed.on_time > 0.97
 
 
 def test_a_policy_with_a_second_look_never_runs_what_has_expired() -> None:
@@ -79,7 +79,7 @@ def test_an_empty_workload_has_no_figures_but_a_result() -> None:
 def test_a_thousand_workers_share_the_work() -> None:
     traffic = workload(0.9, seconds=0.1, workers=1000)
     result = world(traffic, workers=1000).run()
-    assert result.goodput > 0.995
+    assert result.on_time > 0.995
     assert result.crossed_idle == 0
     # About seven runs a worker; with herding some would have had many more.
     assert result.worker_spread < 1.6
@@ -95,4 +95,4 @@ def test_qualities_add_up_to_the_accurate_goodput() -> None:
     quality = {c.name: c.quality for c in TABLE.candidates}
     mean = sum(share * quality[name] for name, share in result.variant_share.items())
     assert result.accuracy == pytest.approx(mean)
-    assert result.accurate_goodput == pytest.approx(mean * result.goodput)
+    assert result.accurate_goodput == pytest.approx(mean * result.on_time)

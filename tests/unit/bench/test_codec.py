@@ -11,13 +11,11 @@ from bench.load.plan import LoadPlan
 from protos.inference import oip_pb2
 from protos.orchid.v1 import inference_pb2
 
-PLAN = LoadPlan(
-    "x:1", "m", 1.0, mode="closed", variant="v", request_class="c", tenant="t", minimum_quality=0.5
-)
+PLAN = LoadPlan("x:1", "m", 1.0, mode="closed", variant="v", request_class="c", minimum_quality=0.5)
 
 
 def test_a_native_body_and_its_envelope_are_one_request() -> None:
-    wire = NativeCodec().body(PLAN, "héllo") + NativeCodec().envelope(7, 120)
+    wire = NativeCodec().body(PLAN, "héllo", "t") + NativeCodec().envelope(7, 120)
     request = inference_pb2.InferRequest.FromString(wire)
     assert (request.model, request.request_id, request.deadline_ms) == ("m", "7", 120)
     assert list(request.text.texts) == ["héllo"]
@@ -27,13 +25,14 @@ def test_a_native_body_and_its_envelope_are_one_request() -> None:
 
 
 def test_an_oip_body_and_its_envelope_are_one_request() -> None:
-    wire = OipCodec().body(PLAN, "héllo") + OipCodec().envelope(7, 120)
+    wire = OipCodec().body(PLAN, "héllo", "t") + OipCodec().envelope(7, 120)
     request = oip_pb2.ModelInferRequest.FromString(wire)
     assert (request.model_name, request.id) == ("m", "7")
     raw = request.raw_input_contents[0]
     assert (int.from_bytes(raw[:4], "little"), raw[4:]) == (6, "héllo".encode())
     parameters = request.parameters
     assert parameters["variant"].string_param == "v"
+    assert parameters["tenant"].string_param == "t"
     assert parameters["deadline_ms"].int64_param == 120
     assert parameters["minimum_quality"].double_param == 0.5
 

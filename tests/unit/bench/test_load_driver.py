@@ -15,6 +15,7 @@ from bench.load.driver import Run
 from bench.load.metrics import measure
 from bench.load.plan import LoadPlan, Workload
 from bench.load.record import Records
+from bench.load.schedule import draw_schedule
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 WORKLOAD = Workload(("yes", "no"), (1, 0))
@@ -85,7 +86,7 @@ def plan(target: str, **settings: object) -> LoadPlan:
 
 
 async def drive(chosen: LoadPlan) -> Records:
-    return await Run(chosen, WORKLOAD, 0, 1).execute(time.monotonic_ns)
+    return await Run(chosen, WORKLOAD, draw_schedule(chosen, WORKLOAD)).execute(time.monotonic_ns)
 
 
 @pytest.mark.parametrize("stream", [False, True])

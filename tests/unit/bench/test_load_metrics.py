@@ -10,23 +10,33 @@ import numpy as np
 import pytest
 
 from bench.load.metrics import measure
-from bench.load.plan import LoadPlan, Workload
+from bench.load.plan import LoadPlan, Tenant, Workload
 from bench.load.record import Records, load_records, merge, save_records
+from bench.sim.result import Ending
 
 MS = 1_000_000
 PLAN = LoadPlan(
     target="x:1", model="m", duration_s=1.0, warmup_s=1.0, rate_per_s=5.0, deadline_ms=100.0
 )
-WORKLOAD = Workload(("a", "b", "c"), (1, 0, -1))
+WORKLOAD = Workload(("a", "b", "c"), (1, 0, -1), qualities={"big": 0.9, "small": 0.8})
 
 
 def rows(*entries: tuple[int, int, int, int, int, int]) -> Records:
     """Rows of (due ms, latency ms, code, text, variant, predicted)."""
     due, latency, code, text, variant, predicted = (np.array(c) for c in zip(*entries, strict=True))
+    late = (code == 4) | ((code == 0) & (latency > 100))
+    ending = np.select([late, code == 8, code == -1], [Ending.LATE, Ending.REFUSED, Ending.LOST])
     return Records(
         due_ns=due * MS,
         sent_ns=due * MS + MS,
         done_ns=np.where(code == -1, 0, (due + latency) * MS),
+        budget_ns=np.full(len(due), 100 * MS),
+        queue_ns=np.zeros(len(due), np.int64),
+        execute_ns=np.zeros(len(due), np.int64),
+        total_ns=np.zeros(len(due), np.int64),
+        batch=np.ones(len(due), np.int32),
+        ending=ending.astype(np.int8),
+        tenant=text.astype(np.int32) % 2,
         code=code.astype(np.int32),
         text=text.astype(np.int32),
         variant=variant.astype(np.int32),
@@ -52,8 +62,12 @@ RECORDS = rows(
 
 def test_shares_are_of_the_offered() -> None:
     result = measure(PLAN, WORKLOAD, RECORDS)
-    assert (result.offered, result.answered, result.on_time) == (8, 5, 4)
-    assert result.on_time_share == pytest.approx(4 / 8)
+    assert (result.offered, result.answered, result.on_time_answers) == (8, 5, 4)
+    assert (result.late, result.refused, result.shed, result.lost) == (2, 1, 0, 1)
+    assert result.on_time == pytest.approx(4 / 8)
+    assert result.on_time_of_admitted == pytest.approx(4 / 7)
+    assert result.quality == pytest.approx((2 * 0.9 + 2 * 0.8) / 4)
+    assert result.accurate_goodput == pytest.approx((2 * 0.9 + 2 * 0.8) / 8)
     assert result.accuracy == pytest.approx(2 / 3)
     assert result.right_share == pytest.approx(2 / 8)
     assert result.outcomes == {
@@ -77,8 +91,19 @@ def test_latency_is_of_the_answered_from_the_due_time() -> None:
     assert latency.mean_ms == pytest.approx((10 + 20 + 30 + 150 + 40) / 5)
 
 
-def test_without_a_deadline_every_answer_is_on_time() -> None:
-    assert measure(replace(PLAN, deadline_ms=0.0), WORKLOAD, RECORDS).on_time == 5
+def test_what_a_variant_is_worth_must_be_known() -> None:
+    result = measure(PLAN, replace(WORKLOAD, qualities={"big": 0.9}), RECORDS)
+    assert math.isnan(result.accurate_goodput)
+    assert result.as_point()["accurate_goodput"] is None
+
+
+def test_tenants_and_workers_are_told_apart() -> None:
+    plan = replace(PLAN, tenants=(Tenant("gold"), Tenant("free", 3.0)))
+    records = replace(RECORDS, cpu_s={"driver": 0.5, "worker-0": 0.5, "worker-1": 0.25})
+    result = measure(plan, WORKLOAD, records)
+    assert result.tenants["free"] == {"offered": 1, "on_time": 1.0}
+    assert result.tenants["gold"] == {"offered": 7, "on_time": pytest.approx(3 / 7)}
+    assert result.cpu_cost_ms == pytest.approx(750 / 8)
 
 
 def test_nothing_answered_is_not_a_fault() -> None:
