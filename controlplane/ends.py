@@ -142,7 +142,7 @@ def answer(
         ),
         outcome=Outcome(
             items=shape.items,
-            input_tokens=shape.tokens,
+            input_tokens=shape.tokens if flight.candidate.tokenizer else 0,
             predicted_cpu_ns=int(flight.predicted_ns * share),
             charged_cpu_ns=int(done.cpu_ns * share),
             preprocess_ns=request.preprocess_ns,

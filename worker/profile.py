@@ -87,11 +87,15 @@ def reference_length(shapes: Sequence[tuple[int, ...]]) -> int:
     return singles[len(singles) // 2] if singles else 0
 
 
-def fit(variant: str, samples: Sequence[Sample], reference: int) -> VariantProfile:
+def fit(
+    variant: str, samples: Sequence[Sample], reference: int, *, quadratic: bool = True
+) -> VariantProfile:
     """Fits the coefficients to the median time of each shape, by relative least squares.
 
     Relative, so that a long shape does not decide the price of a short one; medians, so
-    that a run the machine disturbed does not either. Raises ValueError without samples.
+    that a run the machine disturbed does not either. s2 is left out unless `quadratic`: what
+    is far larger than anything measured must not be priced by a square that is noise. Raises
+    ValueError without samples.
     """
     if not samples:
         raise ValueError("expected at least one measured run to fit, got none")
@@ -103,6 +107,8 @@ def fit(variant: str, samples: Sequence[Sample], reference: int) -> VariantProfi
     terms = np.array(
         [[1.0, sum(shape), sum(length * length for length in shape)] for shape in shapes]
     )
+    if not quadratic:
+        terms[:, 2] = 0.0
     s0, s1, s2 = nonnegative_least_squares(terms / medians[:, None], np.ones(len(shapes)))
     predicted = dict(zip(shapes, terms @ np.array([s0, s1, s2]), strict=True))
     ratios = np.array([sample.elapsed_us / predicted[sample.lengths] for sample in samples])

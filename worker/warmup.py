@@ -15,6 +15,7 @@ from worker.jobs import Token
 from worker.models.manifest import TensorSpec, Variant
 from worker.profile import Sample, VariantProfile, fit, reference_length, warm_plan
 from worker.records import Item
+from worker.tensor_sizes import free_size, trial_sizes
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ _MOST_PASSES = 12
 _REFERENCE_RUNS = 3
 # The fewest passes may take this many times the budget; the first is always made.
 _OVERDRAFT = 3.0
+# A tensor run that takes more than this part of the budget is not tried in a larger size.
+_TENSOR_BUDGET_SHARE = 32
 
 
 class Warmup:
@@ -54,13 +57,15 @@ class Warmup:
     ) -> VariantProfile | None:
         """Runs every warm shape in several passes and fits the profile.
 
-        A tensor variant is tried with zeros and ones for its free dimensions; when it
-        rejects those it has no profile. Raises WorkerError when a token variant does not run.
+        A tensor variant is tried with zeros in growing sizes of its free dimensions, and its
+        elements count as tokens; when it rejects the smallest it has no profile. Raises
+        WorkerError when a token variant does not run.
         """
         variant = loaded.variant
         if variant.layout == "tensor":
             try:
-                return self._measure(loaded, ((),), 0, progress)
+                shapes = self._tensor_shapes(loaded)
+                return self._measure(loaded, shapes, reference_length(shapes), progress)
             except (InvalidInput, EngineFault) as error:
                 log.warning("variant=%s has no profile: %s", variant.name, error)
                 return None
@@ -68,6 +73,22 @@ class Warmup:
         # Longest first, so that buffers grow once.
         long = [Sample(shape, self._run(loaded, shape)) for shape in reversed(plan.long)]
         return self._measure(loaded, plan.shapes, reference_length(plan.shapes), progress, long)
+
+    def _tensor_shapes(self, loaded: LoadedVariant) -> tuple[tuple[int, ...], ...]:
+        """The sizes that the variant takes, and that leave time for others in the budget."""
+        first, *larger = trial_sizes(loaded.variant.inputs)
+        elapsed_us = self._run(loaded, (first,))
+        shapes = [(first,)]
+        for size in larger:
+            if elapsed_us * 1e3 > self._budget_ns / _TENSOR_BUDGET_SHARE:
+                break
+            try:
+                elapsed_us = self._run(loaded, (size,))
+            except (InvalidInput, EngineFault):
+                # The graph ties its dimensions to each other; another size may fit.
+                continue
+            shapes.append((size,))
+        return tuple(shapes)
 
     def _measure(
         self,
@@ -88,9 +109,10 @@ class Warmup:
                 break
             progress(min(1.0, max(number / _MOST_PASSES, spent)))
             for shape in shapes:
-                again = _REFERENCE_RUNS if shape in ((), (reference,)) and spent < 1.0 else 1
+                again = _REFERENCE_RUNS if shape == (reference,) and spent < 1.0 else 1
                 samples += [Sample(shape, self._run(loaded, shape)) for _ in range(again)]
-        return fit(loaded.variant.name, samples, reference)
+        tokens = loaded.variant.layout != "tensor"
+        return fit(loaded.variant.name, samples, reference, quadratic=tokens)
 
     def _run(self, loaded: LoadedVariant, shape: tuple[int, ...]) -> float:
         """Service time of one run of a shape, in microseconds."""
@@ -111,9 +133,10 @@ class Warmup:
 
 
 def warm_item(variant: Variant, lengths: tuple[int, ...], vocabulary: int) -> Item:
-    """An input of the given shape: spread token ids, or zeros for a tensor variant."""
+    """An input of the given shape: spread token ids, or that many zeros for a tensor variant."""
     if variant.layout == "tensor":
-        tensors = {spec.name: _zeros(spec) for spec in variant.inputs}
+        free = free_size(variant.inputs, sum(lengths))
+        tensors = {spec.name: _zeros(spec, free) for spec in variant.inputs}
         return Item(item_id=0, deadline_ns=0, tensors=tensors)
     # Time does not hang on the values; ids spread over the vocabulary touch its rows.
     total = sum(lengths)
@@ -121,8 +144,8 @@ def warm_item(variant: Variant, lengths: tuple[int, ...], vocabulary: int) -> It
     return Item(item_id=0, deadline_ns=0, token_ids=ids.astype(np.int32), lengths=lengths)
 
 
-def _zeros(spec: TensorSpec) -> NDArray[np.generic]:
-    shape = tuple(1 if size < 0 else size for size in spec.shape)
+def _zeros(spec: TensorSpec, free: int) -> NDArray[np.generic]:
+    shape = tuple(free if size < 0 else size for size in spec.shape)
     if spec.dtype == "string":
         return np.full(shape, b"", dtype=object)
     return np.zeros(shape, spec.dtype)

@@ -213,7 +213,9 @@ def tensor_ask(
         if name not in given:
             raise InvalidRequest(f"input {shown(name)} is missing; inputs: {listed(view.inputs)}")
         check_tensor(given[name], spec)
-    shape = Shape(items=1, tokens=0, squared_tokens=0)
+    # What a run of tensors costs grows with their elements, which profiles count as tokens.
+    elements = sum(math.prod(tensor.shape) for tensor in tensors)
+    shape = Shape(items=1, tokens=elements, squared_tokens=0)
     return Ask(view, klass, deadline_ns, payload=TensorPayload(tensors), shapes={"": shape})
 
 

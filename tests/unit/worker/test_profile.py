@@ -89,6 +89,13 @@ def test_a_tensor_variant_has_only_a_fixed_price() -> None:
     assert (profile.s1_us_per_token, profile.s2_us_per_token2) == (0.0, 0.0)
 
 
+def test_without_a_square_what_is_far_larger_is_priced_by_the_line() -> None:
+    samples = [Sample((n,), 50.0 + 0.001 * n + 1e-9 * n * n) for n in (1, 1000, 100_000)]
+    profile = fit("v", samples, 1000, quadratic=False)
+    assert profile.s2_us_per_token2 == 0.0
+    assert profile.predict_us((10_000_000,)) == pytest.approx(50 + 10_000, rel=0.15)
+
+
 def test_no_samples_are_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         fit("v", [], 8)
