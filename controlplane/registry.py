@@ -288,7 +288,8 @@ class Registry:
         """Merge one model over the sessions that agree with the pool's deployment.
 
         The pool keeps the digest and machine class it has while anyone still serves
-        them; otherwise the longest-standing session that has the model sets them.
+        them; otherwise the longest-standing session that has the model sets them, one
+        where it failed only when it failed everywhere.
         """
         holders = [s for s in self._sessions.values() if name in s.models]
         for session in self._sessions.values():
@@ -322,7 +323,8 @@ class Registry:
                 same = session.models[name].manifest_digest == current.model.manifest_digest
                 if same and session.number in current.workers:
                     return session
-        return holders[0]
+        working = (s for s in holders if s.models[name].state is not ModelState.FAILED)
+        return next(working, holders[0])
 
 
 def _difference(session: WorkerSession, name: str, digest: str, machine: str) -> str:

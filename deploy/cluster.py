@@ -18,7 +18,7 @@ from typing import Any
 
 from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.process import Child, ChildSpec
-from deploy.readiness import Readiness, describe, is_ready
+from deploy.readiness import Readiness, describe, failures, is_ready
 from deploy.restart import RestartPolicy, next_delay
 from deploy.services import served_models, worker_config
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
@@ -78,6 +78,7 @@ class LocalCluster:
         self._policy = spec.policy
         self._phase = ("starting", "")
         self._models: frozenset[str] = frozenset()
+        self.failed: Mapping[str, str] = {}
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
 
@@ -137,20 +138,31 @@ class LocalCluster:
         workers: int | None = None,
         timeout_s: float = 120.0,
         on_progress: Callable[[Readiness], None] | None = None,
+        partial: bool = False,
     ) -> FleetStatus:
         """Waits until the workers (all by default) serve every model of the repository.
 
-        Raises ClusterError on timeout, or as soon as an unsupervised process has died.
+        Raises ClusterError on timeout, as soon as an unsupervised process has died, and when a
+        model cannot be loaded. With `partial` the others are enough, when there are any; `failed`
+        then names those that cannot.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             wanted = len(self.worker_names()) if workers is None else workers
             status = self._try_status()
             if status is not None and is_ready(status, wanted, self._models):
+                self.failed = {}
                 self._enter("ready", "")
                 return status
             self._raise_for_dead()
             readiness = self._readiness(status, wanted)
+            self.failed = readiness.failed
+            rest = self._models - readiness.failed.keys()
+            if readiness.failed and not (partial and rest):
+                raise ClusterError(failures(readiness.failed))
+            if status is not None and readiness.failed and is_ready(status, wanted, rest):
+                self._enter("ready", failures(readiness.failed))
+                return status
             if time.monotonic() >= deadline:
                 found = describe(status, wanted)
                 raise ClusterError(f"not ready after {timeout_s:.0f} s: {found}\n{self._tails()}")
@@ -308,6 +320,7 @@ class LocalCluster:
                 if name != "controlplane"
             ]
         total = 0.0
+        failed: dict[str, str] = {}
         for address in addresses:
             if address is None:
                 continue
@@ -316,10 +329,10 @@ class LocalCluster:
             except FleetError:
                 continue
             for model in models:
-                if model.state == "failed":
-                    raise ClusterError(f"model {model.model} cannot be loaded: {model.failure}")
+                if model.state == "failed" and model.model in self._models:
+                    failed[model.model] = model.failure
                 total += model.progress
-        return Readiness(ready, wanted, total / max(1, wanted * len(self._models)))
+        return Readiness(ready, wanted, total / max(1, wanted * len(self._models)), failed)
 
     def _tails(self) -> str:
         with self._lock:

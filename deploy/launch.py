@@ -32,7 +32,9 @@ def run_until_signalled(
 ) -> None:
     """Starts the cluster and keeps it until SIGINT or SIGTERM; always stops what it started.
 
-    Raises ClusterError when it does not become ready; the state directory then says so.
+    It is ready once every model is ready or has failed, and one serves; `cluster.failed` then
+    names the others. Raises ClusterError when it does not become ready; the state directory
+    then says so.
     """
     told = threading.Event()
     before = {
@@ -48,7 +50,9 @@ def run_until_signalled(
     try:
         cluster.start()
         try:
-            on_ready(cluster.wait_ready(timeout_s=ready_timeout_s, on_progress=watched))
+            on_ready(
+                cluster.wait_ready(timeout_s=ready_timeout_s, on_progress=watched, partial=True)
+            )
             told.wait()
         except ClusterError as error:
             cluster.fail(str(error))
@@ -69,6 +73,7 @@ def start_detached(
 ) -> ClusterRecord:
     """Starts `orchid up ARGUMENTS` as a launcher of its own session and waits until it is ready.
 
+    The record's message then names the models that failed.
     Raises AlreadyRunningError, or ClusterError with the end of its log when it ends first.
     """
     state = StateDirectory(directory)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from deploy.fleet import FleetStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """How far the start is: workers that take work, and loading progress from 0 to 1."""
+    """How far the start is: workers that take work, and loading progress from 0 to 1.
+
+    `failed` names the models that a worker cannot load, and why.
+    """
 
     ready: int
     wanted: int
     progress: float
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_ready(status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
     """Whether so many workers take work and each serves every one of the models."""
     served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
     return status.ready_workers() >= wanted and served >= models
+
+
+def failures(failed: Mapping[str, str]) -> str:
+    """One line for each model that cannot be loaded."""
+    return "\n".join(f"model {name} cannot be loaded: {why}" for name, why in failed.items())
 
 
 def describe(status: FleetStatus | None, wanted: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from protos.orchid.v1 import common_pb2
 from worker import engine
 from worker.changes import Changes
 from worker.config import WorkerConfig
@@ -190,12 +191,18 @@ class WorkerApp:
                 process_id=os.getpid(),
             ),
             load=self._parts.load,
-            models=lambda: [convert.model_to(snapshot) for snapshot in self.host.describe()],
+            models=self._models,
             changes=self._changes,
             report_interval_s=self._config.report_interval_ms / 1e3,
             generator=self._means.generator,
             max_message_bytes=self._config.max_message_bytes,
         )
+
+    def _models(self) -> list[common_pb2.ModelDescription]:
+        return [
+            *(convert.model_to(snapshot) for snapshot in self.host.describe()),
+            *(convert.unreadable_to(*each) for each in self.host.unreadable().items()),
+        ]
 
     def _open_session(self, graph: Path) -> engine.Session:
         session = engine.Session(

@@ -76,6 +76,8 @@ class ModelHost:
         # Guards the models; held for moments only.
         self._lock = threading.Lock()
         self._models: dict[str, HostedModel] = {}
+        # Models of the repository that could not even be read, by name, and why.
+        self._unreadable: dict[str, str] = {}
         # Replaced, never changed, so that they are read without the lock. A model that
         # unloads takes no new work but still runs what was accepted.
         self._runnable: Mapping[tuple[str, str], LoadedVariant] = {}
@@ -95,6 +97,11 @@ class ModelHost:
                 self._held(name)
             chosen = names or sorted(self._models)
             return tuple(self._models[name].snapshot() for name in chosen)
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Models of the repository whose manifest could not be loaded, and why."""
+        with self._lock:
+            return dict(self._unreadable)
 
     def admit(self, model: str, variant: str) -> None:
         """Raises NotFound or Unavailable when a batch for the variant cannot run now."""
@@ -118,9 +125,7 @@ class ModelHost:
         loading. Raises NotFound, ModelLoadError or InsufficientMemory.
         """
         with self._changing:
-            manifest = self._manifest(name)
-            wanted = self._wanted(manifest, variants)
-            model = self._hold(manifest, wanted)
+            model, wanted = self._opened(name, variants)
             missing = [v for v in wanted if v.name not in model.loaded]
             failures: list[WorkerError] = []
             for number, variant in enumerate(missing):
@@ -231,6 +236,22 @@ class ModelHost:
             # Whatever a file does to the loader, the worker goes on with its other models.
             raise ModelLoadError(f"cannot load {graph}: {type(error).__name__}: {error}") from None
 
+    def _opened(
+        self, name: str, variants: Sequence[str]
+    ) -> tuple[HostedModel, tuple[Variant, ...]]:
+        """The model to load into and the variants to hold; who looks on learns why not."""
+        try:
+            manifest = self._manifest(name)
+            wanted = self._wanted(manifest, variants)
+        except WorkerError as error:
+            # A wrong name says nothing about a model that is here.
+            if not variants and name in self.available_models():
+                with self._update():
+                    if name not in self._models:
+                        self._unreadable[name] = str(error)
+            raise
+        return self._hold(manifest, wanted), wanted
+
     def _manifest(self, name: str) -> Manifest:
         """The manifest a held model was loaded with, or the one that lies in the repository."""
         with self._lock:
@@ -269,6 +290,7 @@ class ModelHost:
     def _hold(self, manifest: Manifest, wanted: tuple[Variant, ...]) -> HostedModel:
         """The held model, made or widened to hold the wanted variants too."""
         with self._update():
+            self._unreadable.pop(manifest.name, None)
             model = self._models.get(manifest.name)
             if model is None or not model.loaded:
                 model = HostedModel(manifest, self._repository / manifest.name, wanted)

@@ -42,6 +42,14 @@ class ModelView:
                 f"variants: {listed(self.variants)}"
             )
 
+    def require_inputs(self) -> None:
+        """Unavailable when no worker could read the model, so that nothing is known of it."""
+        if not self.variants:
+            raise Unavailable(
+                f"model {shown(self.info.name)} is {self.info.state.value}: {self.info.failure}",
+                _RETRY_AFTER_MS,
+            )
+
     def tokenizer(self, name: str) -> str:
         """The tokenizer that `name` means, the default one when empty; else NotFound."""
         if not name:

@@ -92,6 +92,7 @@ class NativeDialect:
 
 def read_infer(request: inference_pb2.InferRequest, view: ModelView) -> Ask:
     """The ask of a request; raises InvalidRequest, NotFound (variant, tokenizer) or TooLate."""
+    view.require_inputs()
     klass = _read_class(request, view) if request.HasField("request_class") else NO_CLASS
     deadline = explicit_deadline(request.deadline_ms, unit_ns=1_000_000, field="deadline_ms")
     kind = request.WhichOneof("input")

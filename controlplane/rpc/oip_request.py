@@ -70,9 +70,10 @@ _STRINGS = frozenset(
 def read_infer(request: ModelInferRequest, view: ModelView) -> tuple[Ask, Wanted]:
     """The ask of a request and how its answer is to be written.
 
-    Raises InvalidRequest, NotFound (variant, tokenizer) or TooLate; each names what was
-    sent and what is accepted.
+    Raises InvalidRequest, NotFound (variant, tokenizer), Unavailable or TooLate; each names
+    what was sent and what is accepted.
     """
+    view.require_inputs()
     settings = _read_parameters(request.parameters) if request.parameters else _NO_SETTINGS
     strings, quality, deadline, _ = settings
     klass = _read_class(strings, quality, view) if strings or quality else NO_CLASS

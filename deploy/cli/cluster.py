@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, ConfigOption, StateOption, fail
+from deploy.cli.output import DEFAULT_STATE, AddressOption, ConfigOption, StateOption, fail, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,8 @@ def up(
     """Start a control plane and workers on this machine.
 
     Processes that die are started again with backoff. Nothing outlives this command (or,
-    with --detach, its launcher). Logs are in the state directory.
+    with --detach, its launcher). Logs are in the state directory. With --detach, exits with 1
+    when a model cannot be loaded, though the others serve.
     """
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
@@ -99,7 +100,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
 
     from deploy.cluster import LocalCluster
     from deploy.launch import run_until_signalled
-    from deploy.readiness import Readiness
+    from deploy.readiness import Readiness, failures
 
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -113,6 +114,8 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
         def ready(status: FleetStatus) -> None:
             progress.stop()
             _print_status(console, status)
+            if cluster.failed:
+                warn(failures(cluster.failed))
             console.print(f"serving on [bold]{cluster.address}[/]; Ctrl-C stops it")
 
         cluster = LocalCluster(spec)
@@ -149,6 +152,8 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
     usual = spec.directory == DEFAULT_STATE
     stop = "orchid down" if usual else f"orchid down --state {spec.directory}"
     console.print(f"serving on [bold]{record.address}[/]; `{stop}` stops it")
+    if record.message:
+        fail(record.message, "the other models serve; repair these, then `orchid models load`")
 
 
 def down(state: StateOption = DEFAULT_STATE) -> None:

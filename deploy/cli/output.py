@@ -39,6 +39,13 @@ JsonOption = Annotated[
 ]
 
 
+def warn(message: str) -> None:
+    """Prints to stderr what is wrong but ends nothing."""
+    from rich.console import Console
+
+    Console(stderr=True).print(f"[bold yellow]warning:[/] {_escape(message)}", highlight=False)
+
+
 def fail(message: str, remedy: str = "") -> NoReturn:
     """Prints a fault (and what to do) to stderr and exits with code 1."""
     from rich.console import Console

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,23 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
     assert not psutil.pid_exists(record.controlplane_pid)
     assert not any(psutil.pid_exists(worker.pid) for worker in record.workers)
     assert "nothing runs" in orchid("down", cwd=tmp_path).stdout
+
+
+def test_up_returns_though_a_model_is_broken_and_says_so(tmp_path: Path, repository: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(repository / "tiny", models / "tiny")
+    (models / "broken").mkdir()
+    (models / "broken" / "manifest.json").write_text('{"schema": 1')
+    up = orchid("up", "--workers", "1", "--detach", "--listen", "127.0.0.1:0", cwd=tmp_path)
+    try:
+        assert up.returncode == 1
+        assert "serving on" in up.stdout
+        assert "model broken cannot be loaded" in up.stderr
+        assert orchid("infer", "tiny", "superb", cwd=tmp_path).returncode == 0
+        broken = orchid("infer", "broken", "superb", cwd=tmp_path)
+        assert broken.returncode == 1 and "failed" in broken.stdout + broken.stderr
+    finally:
+        assert orchid("down", cwd=tmp_path).returncode == 0
 
 
 def test_a_killed_launcher_leaves_no_process(tmp_path: Path, repository: Path) -> None:

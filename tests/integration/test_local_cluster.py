@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_a_broken_model_ends_the_wait_with_the_reason(tmp_path: Path, repository
         pytest.raises(ClusterError, match="model tiny cannot be loaded"),
     ):
         cluster.wait_ready(timeout_s=60)
+
+
+def test_a_broken_manifest_does_not_keep_other_models_from_serving(
+    tmp_path: Path, repository: Path
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(repository / "tiny", models / "tiny")
+    (models / "broken").mkdir()
+    (models / "broken" / "manifest.json").write_text('{"schema": 1')
+    with LocalCluster(spec(tmp_path / "state", models, models=())) as cluster:
+        status = cluster.wait_ready(timeout_s=60, partial=True)
+        assert [pool.model for pool in status.pools if pool.state == "ready"] == ["tiny"]
+        assert list(cluster.failed) == ["broken"]
+        with pytest.raises(ClusterError, match=r"model broken cannot be loaded: .*manifest"):
+            cluster.wait_ready(timeout_s=60)
+    (models / "tiny" / "manifest.json").write_text("{}")
+    with (
+        LocalCluster(spec(tmp_path / "state", models, models=())) as cluster,
+        pytest.raises(ClusterError, match=r"model (tiny|broken) cannot be loaded"),
+    ):
+        cluster.wait_ready(timeout_s=60, partial=True)
 
 
 def test_a_worker_that_dies_again_and_again_is_started_again_and_again(

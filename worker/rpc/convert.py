@@ -297,6 +297,13 @@ def model_to(snapshot: ModelSnapshot, *, documents: bool = False) -> common_pb2.
     )
 
 
+def unreadable_to(name: str, failure: str) -> common_pb2.ModelDescription:
+    """A model whose manifest tells nothing but why it cannot be loaded."""
+    return common_pb2.ModelDescription(
+        name=name, state=common_pb2.READINESS_STATE_FAILED, failure=failure
+    )
+
+
 def _variant_to(snapshot: VariantSnapshot) -> common_pb2.VariantDescription:
     variant = snapshot.variant
     return common_pb2.VariantDescription(

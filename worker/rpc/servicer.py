@@ -11,7 +11,7 @@ from worker.changes import Changes
 from worker.host import ModelHost
 from worker.hosted import ModelSnapshot
 from worker.loop import DRAINING
-from worker.rpc.convert import model_to
+from worker.rpc.convert import model_to, unreadable_to
 from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts, ExecuteStream
 from worker.rpc.handlers import Context
@@ -66,9 +66,13 @@ class WorkerServicer:
     def _describe(self, request: worker_pb2.DescribeRequest) -> worker_pb2.DescribeResponse:
         documents = request.include_tokenizers
         snapshots = self._host.describe(list(dict.fromkeys(request.models)))
+        unreadable = {} if request.models else self._host.unreadable()
         return worker_pb2.DescribeResponse(
             worker_id=self._worker_id,
-            models=[model_to(snapshot, documents=documents) for snapshot in snapshots],
+            models=[
+                *(model_to(snapshot, documents=documents) for snapshot in snapshots),
+                *(unreadable_to(name, failure) for name, failure in unreadable.items()),
+            ],
             available_models=self._host.available_models(),
             engine_version=self._engine_version,
         )

@@ -152,3 +152,16 @@ def test_tokenizers_are_missed_until_they_are_sent() -> None:
     assert registry.missing_tokenizers(session) == frozenset()
     assert registry.tokenizer("00") == b"{}"
     assert registry.tokenizer("11") is None
+
+
+def test_a_worker_that_could_not_read_a_model_does_not_set_the_deployment() -> None:
+    registry = Registry()
+    unread = replace(
+        model(), manifest_digest="", variants=(), state=ModelState.FAILED, failure="no manifest"
+    )
+    join(registry, "w1", unread)
+    assert registry.model("m").failure == "no manifest"
+    working = join(registry, "w2", model())
+    membership = registry.membership("m")
+    assert membership is not None and membership.model.ready
+    assert list(membership.workers) == [working.number]

@@ -18,7 +18,7 @@ from worker.host import ModelHost
 from worker.hosted import ModelState, variant_files, vocabulary_size
 from worker.jobs import Token
 from worker.memory import MemoryRoom
-from worker.models.manifest import load_manifest
+from worker.models.manifest import MANIFEST_NAME, load_manifest
 from worker.models.synthetic import (
     build_padded,
     build_synthetic,
@@ -286,3 +286,21 @@ def _no_stray_threads() -> Iterator[None]:
     before = threading.active_count()
     yield
     assert threading.active_count() <= before
+
+
+def test_a_model_that_cannot_be_read_is_remembered_until_it_can(tmp_path: Path) -> None:
+    build_tensor_model(tmp_path)
+    manifest = tmp_path / "adder" / MANIFEST_NAME
+    whole = manifest.read_text()
+    manifest.write_text("{")
+    bench = Bench(tmp_path)
+    with pytest.raises(ModelLoadError):
+        bench.host.load("adder")
+    with pytest.raises(NotFound):
+        bench.host.load("nothing")
+    assert list(bench.host.unreadable()) == ["adder"]
+    assert "manifest" in bench.host.unreadable()["adder"]
+    assert bench.host.describe() == ()
+    manifest.write_text(whole)
+    assert bench.host.load("adder").state is ModelState.READY
+    assert bench.host.unreadable() == {}
