@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class WorkerApp:
     def __init__(self, config: WorkerConfig, means: Means) -> None:
         self._config = config
         self._means = means
-        self._worker_id = config.worker_id or f"worker-{os.getpid()}"
+        self._worker_id = config.worker_id or f"{socket.gethostname()}-{os.getpid()}"
         self._loop = asyncio.get_running_loop()
         self._changes = Changes()
         self._exit = asyncio.Event()

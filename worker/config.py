@@ -11,7 +11,7 @@ from pathlib import Path
 class WorkerConfig:
     """Everything a worker can be told.
 
-    `worker_id` empty takes `worker-<pid>`. `listen` is `host:port` (port 0 lets the system
+    `worker_id` empty takes `<host name>-<pid>`. `listen` is `host:port` (port 0 lets the system
     choose) or `unix:path`; `advertise` is what the control plane is told to dial when that
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
     `max_message_bytes` must equal the control plane's. `trace_sample` is the share, 0 to 1, of

@@ -16,6 +16,7 @@ from controlplane.rpc.fleet_status import StatusSource, status_response
 from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.wire import read_hello, read_load, read_models
 from controlplane.rpc.worker_client import WorkerClient
+from controlplane.watch import silence_limit_ns
 from protos.orchid.v1 import fleet_pb2
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class FleetServicer:
         first = await context.read()
         if not isinstance(first, fleet_pb2.WorkerReport) or not first.HasField("hello"):
             raise InvalidRequest("the first report of a worker must be its hello")
-        reason = _obstacle(first.hello)
+        reason = _obstacle(first.hello) or self._rival(first.hello)
         if reason:
             await context.write(fleet_pb2.FleetDirective(reject=fleet_pb2.Reject(reason=reason)))
             return
@@ -113,6 +114,23 @@ class FleetServicer:
         for violation in self._dispatcher.violations():
             _log.error("broken invariant: %s", violation)
         return status_response(self._status, self._registry, self._dispatcher, self._now_ns())
+
+    def _rival(self, hello: fleet_pb2.WorkerHello) -> str:
+        """Why a live worker keeps its id from another, empty when none does.
+
+        A worker at the same address is the one that came back; one that has been silent
+        for long enough is given up for it.
+        """
+        old = self._registry.session_of(hello.worker_id)
+        if old is None or old.identity.address == hello.address:
+            return ""
+        limit_ns = silence_limit_ns(None, self._config.report_interval_ms, last=True)
+        if self._now_ns() - old.heard_ns >= limit_ns:
+            return ""
+        return (
+            f"worker id {hello.worker_id!r} belongs to the live worker at {old.identity.address}; "
+            f"the one at {hello.address} needs a worker_id of its own"
+        )
 
     def _join(self, hello: fleet_pb2.WorkerHello) -> _Link:
         identity = read_hello(hello)

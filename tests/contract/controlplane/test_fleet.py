@@ -194,6 +194,30 @@ async def test_a_worker_that_comes_back_gets_a_new_session(plane: Plane) -> None
         await until(lambda: not plane.registry.workers(), "the worker left")
 
 
+async def test_a_second_worker_of_the_same_id_is_refused_while_the_first_lives(
+    plane: Plane,
+) -> None:
+    first, second = FakeWorker(), FakeWorker()
+    async with serving(first) as address, serving(second) as other:
+        member = Membership(first, address, plane.channel)
+        await member.hello()
+        await until(lambda: first.streams == 1, "the first worker is attached")
+        rival = Membership(second, other, plane.channel)
+        reason = (await rival.hello()).reject.reason
+        assert first.name in reason and address in reason and other in reason
+        assert await rival.call.read() is grpc.aio.EOF
+        assert [s.identity.address for s in plane.registry.workers()] == [address]
+
+        # Silent for long, the first is given up: its machine may be gone.
+        plane.registry.workers()[0].heard_ns -= 10**12
+        heir = Membership(second, other, plane.channel)
+        assert (await heir.hello()).HasField("welcome")
+        assert await member.call.read() is grpc.aio.EOF
+        assert [s.identity.address for s in plane.registry.workers()] == [other]
+        heir.call.cancel()
+        await until(lambda: not plane.registry.workers(), "the worker left")
+
+
 async def test_no_answer_without_any_worker_left(plane: Plane) -> None:
     worker = FakeWorker(answering=False)
     async with plane.member(worker):
