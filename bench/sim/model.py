@@ -98,34 +98,42 @@ def _candidate(
 # --- profiles in files ---------------------------------------------------------------
 
 
-def write_profile(path: Path, model: SimModel) -> None:
-    """Write a model's variants as JSON, as `read_profile` reads them."""
-    document = {
+def document_of(model: SimModel) -> dict[str, Any]:
+    """A model's variants as JSON values; `model_of` reads them."""
+    return {
         "schema": SCHEMA,
         "model": model.name,
         "quality_resolution": model.resolution,
         "variants": [_row(candidate) for candidate in model.candidates],
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def read_profile(path: Path) -> SimModel:
-    """Read a model's variants from JSON; ValueError says what is wrong with which of them.
+def model_of(document: Any, where: str) -> SimModel:
+    """Read what `document_of` made; ValueError says what is wrong with which variant.
 
     Each variant has name, tokenizer, quality (0 to 1), max_tokens, batchable, and its
     service profile s0_ns, s1_ns, s2_ns, sigma, reference_tokens, p50_ns.
     """
-    document = json.loads(path.read_text())
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: expected a profile of schema {SCHEMA}")
+        raise ValueError(f"{where}: expected a profile of schema {SCHEMA}")
     rows = document.get("variants")
     if not isinstance(rows, list) or not rows:
-        raise ValueError(f"{path}: there is no list of variants")
+        raise ValueError(f"{where}: there is no list of variants")
     return SimModel(
         name=str(document.get("model", "")),
-        candidates=tuple(_read_row(path, row) for row in rows),
+        candidates=tuple(_read_row(where, row) for row in rows),
         resolution=float(document.get("quality_resolution", 0.002)),
     )
+
+
+def write_profile(path: Path, model: SimModel) -> None:
+    """Write a model's variants as JSON, as `read_profile` reads them."""
+    path.write_text(json.dumps(document_of(model), indent=1) + "\n")
+
+
+def read_profile(path: Path) -> SimModel:
+    """Read a model's variants from a JSON file; see `model_of`."""
+    return model_of(json.loads(path.read_text()), str(path))
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:
@@ -142,8 +150,8 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _read_row(path: Path, row: Any) -> Candidate:
-    where = f"{path}: variant {row.get('name', row) if isinstance(row, dict) else row!r}"
+def _read_row(where: str, row: Any) -> Candidate:
+    where = f"{where}: variant {row.get('name', row) if isinstance(row, dict) else row!r}"
     if not isinstance(row, dict):
         raise ValueError(f"{where} is not an object")
     for key, kind in _TEXT.items():

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.bench_load import load
+from deploy.cli.bench_sweep import sweep
 from deploy.cli.output import JsonOption, fail
 from deploy.cli.results import finish, print_summary
 
@@ -16,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command()(load)
+app.command()(sweep)
 
 
 @app.command()
@@ -141,10 +143,15 @@ def plot(
     result: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A sweep's JSON.")],
     out: Annotated[Path | None, typer.Option(help="PNG; default: beside the JSON.")] = None,
 ) -> None:
-    """Draw a sweep's picture again from its JSON."""
+    """Draw the picture of a sweep, a scenario or a demonstration again from its JSON."""
+    from bench.compare.plot import plot_compare
     from bench.plots import plot_sweep
     from bench.report import read_report
 
     path = out or result.with_suffix(".png")
-    plot_sweep(read_report(result), path)
+    report = read_report(result)
+    draw = {"demo": plot_sweep, "sweep": plot_compare}.get(report.bench)
+    if draw is None:
+        fail(f"{result} is of `orchid bench {report.bench}`, of which there is no picture")
+    draw(report, path)
     typer.echo(f"written: {path}")

@@ -44,7 +44,7 @@ def demo(
     from bench.load.run import DriverError
     from bench.plots import plot_sweep
     from bench.report import write_report
-    from bench.sweep import SweepSettings
+    from bench.sweep import SweepSettings, sweep_seconds
     from bench.workloads import WorkloadError, workload_for
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
@@ -60,7 +60,7 @@ def demo(
     try:
         workload = workload_for(root, model)
         spec = demo_spec(out / "cluster", workers or read_cpu_plan().cores, root, model)
-        with bench_progress(console, settings) as (notify, on_start):
+        with bench_progress(console, sweep_seconds(settings)) as (notify, on_start):
             run = run_demo(spec, settings, workload, notify=notify, on_start=on_start)
     except WorkloadError as error:
         fail(str(error), error.remedy)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.sweep import Notify, SweepSettings, sweep_seconds
+from bench.sweep import Notify
 from deploy.readiness import Readiness
 
 
 @contextmanager
 def bench_progress(
-    console: Console, settings: SweepSettings
+    console: Console, total_s: float
 ) -> Iterator[tuple[Notify, Callable[[Readiness], None]]]:
-    """Yields what a sweep and a starting cluster report to."""
+    """Yields what a sweep of about `total_s` seconds and a starting cluster report to."""
     columns = (
         TextColumn("{task.description:<38}"),
         BarColumn(bar_width=30),
@@ -25,7 +25,7 @@ def bench_progress(
     )
     with Progress(*columns, console=console, transient=True) as progress:
         start = progress.add_task("starting the cluster", total=1.0)
-        whole = progress.add_task("all runs", total=sweep_seconds(settings), start=False)
+        whole = progress.add_task("all runs", total=total_s, start=False)
         now = progress.add_task("", total=1.0, visible=False)
         done = 0.0
 

@@ -1,0 +1,158 @@
+"""Runs a comparison on one live cluster, run after run, keeping what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.compare.figures import cells, summary_of
+from bench.compare.settings import BOUND, CompareSettings, Job
+from bench.compare.simulated import calibration_at, simulate_job
+from bench.compare.store import Store
+from bench.load.metrics import measure
+from bench.load.plan import Workload
+from bench.load.record import Records
+from bench.load.run import Event, run_records
+from bench.sim.calibration import calibrate
+from bench.sim.live import live_model
+from bench.sweep import Baseline, Notify, measure_baseline
+from deploy.cluster import LocalCluster
+
+Point = dict[str, Any]
+Happens = Callable[[Job], Sequence[Event]]
+Adds = Callable[[Job, Records], Point]
+
+# Another control plane, the driver's start, draining: about so long besides the traffic.
+OVERHEAD_S = 3.0
+
+
+def nothing_happens(job: Job) -> Sequence[Event]:
+    """No event besides the traffic."""
+    return ()
+
+
+def nothing_added(job: Job, records: Records) -> Point:
+    """No value besides the usual ones."""
+    return {}
+
+
+def jobs_left(settings: CompareSettings, store: Store) -> list[Job]:
+    """The runs that the store does not have yet, in their order."""
+    return [job for job in settings.jobs() if not store.has(job)]
+
+
+def seconds_left(settings: CompareSettings, store: Store) -> float:
+    """About how long the rest takes."""
+    run_s = settings.seconds + settings.warmup_s + OVERHEAD_S
+    first_s = 0.0 if store.baseline else settings.solo_s + settings.capacity_s + 1.0
+    return first_s + run_s * len(jobs_left(settings, store))
+
+
+def run_live(
+    cluster: LocalCluster,
+    settings: CompareSettings,
+    workload: Workload,
+    store: Store,
+    notify: Notify,
+    *,
+    happens: Happens = nothing_happens,
+    adds: Adds = nothing_added,
+) -> None:
+    """Measures what the store lacks; each run gets a control plane that has learnt nothing.
+
+    The workers stay. `happens` gives a run's events, `adds` what its point has besides.
+    """
+    if store.baseline is None:
+        store.baseline = measure_baseline(cluster, settings.baseline_settings(), workload, notify)
+    if store.served is None:
+        store.served = live_model(cluster.address, settings.model)
+    for number, job in enumerate(jobs_left(settings, store)):
+        point = _run(cluster, settings, workload, store, job, notify, happens, adds)
+        store.keep([{**point, "order": number}])
+        store.save(summarise(store))
+
+
+def _run(
+    cluster: LocalCluster,
+    settings: CompareSettings,
+    workload: Workload,
+    store: Store,
+    job: Job,
+    notify: Notify,
+    happens: Happens,
+    adds: Adds,
+) -> Point:
+    assert store.baseline is not None
+    assert store.served is not None
+    what = f"{job.policy} at {job.load:g}, seed {job.seed}"
+    total = settings.seconds + settings.warmup_s + OVERHEAD_S
+    notify(what, 0.0, total)
+    cluster.restart_controlplane(policy=job.policy)
+    before = cluster.wait_ready()
+    plan = replace(settings.plan(job, store.baseline, cluster.address), watch=cluster.pids())
+    records = run_records(
+        plan,
+        workload,
+        processes=settings.driver_processes,
+        on_tick=lambda elapsed: notify(what, min(max(elapsed, 0.01), total * 0.99), total),
+        events=happens(job),
+    )
+    result = measure(plan, workload, records)
+    calibration = calibrate(records, workload, store.served)
+    executed = cluster.status().expired_work_executed - before.expired_work_executed
+    notify(what, total, total)
+    return {
+        "policy": job.policy,
+        "load_factor": job.load,
+        "seed": job.seed,
+        "kind": "live",
+        "rate_per_s": plan.rate_per_s,
+        "expired_executed": max(0, executed),
+        "calibration": calibration.as_point() if calibration else None,
+        **result.as_point(),
+        **adds(job, records),
+    }
+
+
+def run_simulated(
+    settings: CompareSettings,
+    workload: Workload,
+    store: Store,
+    policies: Sequence[str],
+    notify: Callable[[str], None],
+) -> None:
+    """Simulates the policies (and `bound`) on the traffic of every load and seed measured live.
+
+    Always anew, since more live runs make better ratios.
+    """
+    baseline, served = store.baseline, store.served
+    assert isinstance(baseline, Baseline)
+    assert served is not None
+    points: list[Point] = []
+    for load in settings.loads:
+        calibration = calibration_at(store.points, load)
+        if calibration is None or not workload.tokens:
+            continue
+        for policy in (*policies, BOUND):
+            for seed in settings.seeds:
+                notify(f"simulating {policy} at {load:g}")
+                job = Job(policy, load, seed)
+                points.append(simulate_job(settings, job, baseline, workload, served, calibration))
+    store.keep(points)
+    store.save(summarise(store))
+
+
+def summarise(store: Store) -> dict[str, float]:
+    """The flat summary of everything measured and simulated so far."""
+    baseline: Baseline | None = store.baseline
+    assert baseline is not None
+    live = [point for point in store.points if point["kind"] == "live"]
+    return {
+        "capacity_per_s": baseline.capacity_per_s,
+        "solo_p50_ms": baseline.solo_p50_ms,
+        "deadline_ms": baseline.deadline_ms,
+        "expired_executed": float(max((p["expired_executed"] for p in live), default=0)),
+        **store.extra,
+        **summary_of(cells(store.points, baseline.variant)),
+    }

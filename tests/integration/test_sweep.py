@@ -1,0 +1,74 @@
+"""A whole sweep of a small model: live, simulated, bound, and again without measuring."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.report import read_report
+from deploy.cli import app
+
+
+@pytest.mark.timeout(240)
+def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
+    repository: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out" / "sweep.json"
+    command = ["bench", "sweep", "--model", "paced", "--repository", str(repository)]
+    command += ["--workers", "1", "--seconds", "1", "--warmup", "0.3", "--json", str(path)]
+    grid = ["--policies", "orchid,cheap", "--loads", "0.5,1.5", "--seeds", "1"]
+    ended = CliRunner().invoke(app, [*command, *grid])
+    assert ended.exit_code == 0, ended.output
+    report = read_report(path)
+    for policy in ("orchid", "cheap", "sim-orchid", "bound"):
+        for load in ("0.5", "1.5"):
+            at = f"{policy}@{load}"
+            for figure in ("accurate_goodput", "goodput", "on_time", "share_most_accurate"):
+                assert 0.0 <= report.summary[f"{at}.{figure}"] <= 1.0
+    assert report.summary["decision_us_p99"] > 0
+    assert report.summary["live_over_bound@0.5"] > 0
+    live = {(p["policy"], p["load_factor"]): p for p in report.points if p["kind"] == "live"}
+    # Both policies met the same requests.
+    assert live["orchid", 1.5]["offered"] == live["cheap", 1.5]["offered"]
+    assert live["cheap", 0.5]["variant_share"].keys() <= {"tiny-b"}
+    with path.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(report.points) == 8
+    assert all(float(row["accurate_goodput"]) <= 1.0 for row in rows)
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+    again = CliRunner().invoke(app, [*command, *grid])
+    assert again.exit_code == 0 and "8 points are kept" in again.output, again.output
+    kept = {(p["policy"], p["load_factor"]): p for p in read_report(path).points}
+    assert kept["orchid", 1.5] == live["orchid", 1.5]
+
+    changed = CliRunner().invoke(app, [*command, *grid, "--warmup", "0.4"])
+    assert changed.exit_code == 1 and "warmup_s 0.3" in changed.output, changed.output
+    assert read_report(path).points == read_report(path).points
+
+    path.with_suffix(".png").unlink()
+    drawn = CliRunner().invoke(app, ["bench", "plot", str(path)])
+    assert drawn.exit_code == 0 and path.with_suffix(".png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "best"], "unknown policy 'best'"),
+        (["--loads", "nan"], "finite numbers"),
+        (["--loads", "0"], "load above 0"),
+        (["--arrivals", "surge"], "expected poisson, mmpp or flash"),
+        (["--model", "nobody"], "there is no model nobody"),
+    ],
+)
+def test_what_cannot_be_swept_is_said_before_anything_starts(
+    repository: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    command = ["bench", "sweep", "--repository", str(repository), "--model", "paced"]
+    command += ["--json", str(tmp_path / "s.json")]
+    ended = CliRunner().invoke(app, [*command, *arguments])
+    assert ended.exit_code == 1 and message in ended.output, ended.output
+    assert not (tmp_path / "s.json").exists()
