@@ -24,8 +24,8 @@ FIGURES = (
     "p95_ms",
     "cpu_cost",
 )
-# Student's t at 97.5 % for 1 to 5 degrees of freedom.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571)
+# Student's t at 97.5 % for 1 to 9 degrees of freedom.
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def figures_of(point: Point, best: str) -> dict[str, float]:
@@ -74,7 +74,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def student_t(degrees: int) -> float:
-    """Student's t at 97.5 %: tabled up to 5 degrees, then Cornish and Fisher's expansion."""
+    """Student's t at 97.5 %: tabled up to 9 degrees, then Cornish and Fisher's expansion."""
     if degrees <= len(_STUDENT):
         return _STUDENT[degrees - 1]
     z = 1.959964

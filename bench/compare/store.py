@@ -57,7 +57,8 @@ class Store:
         if report.commit != commit():
             raise StoreMismatchError(f"{self.path} was measured at commit {report.commit}")
         self.points = [dict(point) for point in report.points]
-        self.baseline = Baseline(**report.settings["baseline"])
+        kept = report.settings["baseline"]
+        self.baseline = Baseline(**{**kept, "by_quality": tuple(kept["by_quality"])})
         self.served = model_of(report.settings["served"], str(self.path))
         self.extra = dict(report.settings["extra"])
         self._host = report.host
