@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import grpc
 
+from protos.inference import oip_pb2, oip_pb2_grpc
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 
 class FleetError(Exception):
-    """Nothing answers at the address; the text says why."""
+    """Nothing answers at the address, or it refuses; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,28 @@ def fetch_progress(address: str, timeout_s: float = 5.0) -> tuple[ModelProgress,
         )
         for model in response.models
     )
+
+
+def load_model(address: str, name: str) -> None:
+    """Loads a model on every worker that has it and waits until it is ready; raises FleetError."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            oip_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad(
+                oip_pb2.RepositoryModelLoadRequest(model_name=name)
+            )
+        except grpc.RpcError as error:
+            raise FleetError(f"{address}: {_text(error)}") from None
+
+
+def unload_model(address: str, name: str) -> None:
+    """Takes a model off every worker and waits until it is gone; raises FleetError."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            oip_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelUnload(
+                oip_pb2.RepositoryModelUnloadRequest(model_name=name)
+            )
+        except grpc.RpcError as error:
+            raise FleetError(f"{address}: {_text(error)}") from None
 
 
 def _text(error: grpc.RpcError) -> str:

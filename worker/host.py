@@ -257,6 +257,7 @@ class ModelHost:
         with self._lock:
             held = self._models.get(name)
             if held is not None and held.loaded:
+                self._check_unchanged(held)
                 return held.manifest
         available = self.available_models()
         if name not in available:
@@ -270,6 +271,18 @@ class ModelHost:
                 f"expected a model called {name!r} in folder {name!r}, got {manifest.name!r}"
             )
         return manifest
+
+    def _check_unchanged(self, held: HostedModel) -> None:
+        """ModelLoadError when the repository holds another manifest than the model was loaded with.
+
+        One that is gone or unreadable changes nothing for the model that serves.
+        """
+        with contextlib.suppress(ManifestError):
+            if load_manifest(held.folder).digest != held.manifest.digest:
+                raise ModelLoadError(
+                    f"model {held.manifest.name!r} is loaded with another manifest than the "
+                    "repository holds now; unload it first (`orchid models unload`)"
+                )
 
     def _wanted(self, manifest: Manifest, names: Sequence[str]) -> tuple[Variant, ...]:
         """The variants to hold: those named, or all that the configuration allows."""

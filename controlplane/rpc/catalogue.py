@@ -83,7 +83,12 @@ class Catalogue:
                 raise InvalidRequest(f"the model name is empty; models: {models}")
             if not self._registry.workers() or self._registry.orphaned(name):
                 raise Unavailable(f"no worker serves model {shown(name)} now", _RETRY_AFTER_MS)
-            raise NotFound(f"no model {shown(name)} here; models: {models}")
+            hint = ""
+            if any(name in session.available for session in self._registry.workers()):
+                hint = (
+                    "; it is in a repository: `orchid models load` or RepositoryModelLoad loads it"
+                )
+            raise NotFound(f"no model {shown(name)} here; models: {models}{hint}")
         info = membership.model
         view = self._views.get(name)
         if view is None or view.info is not info:

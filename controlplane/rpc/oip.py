@@ -34,14 +34,17 @@ _STATIC_SETTINGS = "{} is not supported: it is set in the control plane's config
 class Repository(Protocol):
     """What the front door needs of the workers' model repositories."""
 
+    async def look(self) -> None:
+        """Bring `available` up to date."""
+
     def available(self) -> Iterable[str]:
         """Names of models that some live worker could load."""
 
     async def load(self, model: str) -> None:
-        """Load a model on every worker that has it; raises NotFound, Unavailable or WorkerFault."""
+        """Load a model on every worker that has it; raises ControlPlaneError."""
 
     async def unload(self, model: str) -> None:
-        """Take a model off every worker; raises NotFound, Unavailable or WorkerFault."""
+        """Take a model off every worker; raises ControlPlaneError."""
 
 
 class OipServicer:
@@ -157,6 +160,7 @@ class OipServicer:
         if request.ready:
             entries = [entry for entry in entries if entry.state == "READY"]
         else:
+            await self._repository.look()
             loaded = {entry.name for entry in entries}
             entries += [
                 oip_pb2.RepositoryIndexResponse.ModelIndex(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli import model_control
 from deploy.cli.output import fail
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ LabelOption = Annotated[
     list[str] | None,
     typer.Option(help="A class's label, once for each class in order. Default: config.json's."),
 ]
+
+
+app.command("load")(model_control.load)
+app.command("unload")(model_control.unload)
 
 
 @app.command()
@@ -274,6 +279,9 @@ def import_(
         int, typer.Option(help="Longest sequence. Default: from config.json beside the graph.")
     ] = 0,
     labelled: LabelledOption = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of the model of that name.")
+    ] = False,
 ) -> None:
     """Import finished ONNX files: padded token graphs or any graph of tensors."""
     from deploy.cli.model_progress import model_progress
@@ -291,11 +299,14 @@ def import_(
         tokenizer=tokenizer,
         max_tokens=max_tokens,
         labelled=labelled,
+        replace=replace,
     )
     with _faults_told(), model_progress(_console()) as progress:
         manifest = import_model(source, _chosen(repository), options, progress)
     for part in show_tables(manifest):
         _console().print(part)
+    first = f"orchid models unload {manifest.name} && " if replace else ""
+    _console().print(f"`{first}orchid models load {manifest.name}` puts it into a running cluster")
 
 
 def _build_default(target: Path, small: bool) -> None:

@@ -78,6 +78,30 @@ def test_up_returns_though_a_model_is_broken_and_says_so(tmp_path: Path, reposit
         assert orchid("down", cwd=tmp_path).returncode == 0
 
 
+def test_a_model_imported_later_is_loaded_into_the_running_cluster(
+    tmp_path: Path, repository: Path
+) -> None:
+    shutil.copytree(repository / "tiny", tmp_path / "models" / "tiny")
+    up = orchid("up", "--workers", "1", "--detach", "--listen", "127.0.0.1:0", cwd=tmp_path)
+    assert up.returncode == 0, up.stderr
+    try:
+        source = str(repository / "tiny")
+        imported = orchid("models", "import", source, "--name", "late", cwd=tmp_path)
+        assert imported.returncode == 0 and "orchid models load late" in imported.stdout
+        again = orchid("models", "import", source, "--name", "late", cwd=tmp_path)
+        assert again.returncode == 1 and "--replace" in again.stderr
+        loaded = orchid("models", "load", "late", cwd=tmp_path)
+        assert loaded.returncode == 0 and "late is ready" in loaded.stdout, loaded.stderr
+        assert orchid("infer", "late", "superb", cwd=tmp_path).returncode == 0
+        assert orchid("models", "unload", "late", cwd=tmp_path).returncode == 0
+        gone = orchid("infer", "late", "superb", cwd=tmp_path)
+        assert gone.returncode == 1
+        unknown = orchid("models", "load", "nothing", cwd=tmp_path)
+        assert unknown.returncode == 1 and "NOT_FOUND" in unknown.stderr
+    finally:
+        assert orchid("down", cwd=tmp_path).returncode == 0
+
+
 def test_a_killed_launcher_leaves_no_process(tmp_path: Path, repository: Path) -> None:
     launcher = subprocess.Popen(
         [

@@ -38,7 +38,8 @@ WARM_LENGTHS = (16, 32, 64, 128, 256)
 class ImportOptions:
     """What a graph cannot tell of itself; empty and None let the files decide.
 
-    ``task`` "tensor" serves any graph as it is; ``tokenizer`` and ``labelled`` are files.
+    ``task`` "tensor" serves any graph as it is; ``tokenizer`` and ``labelled`` are files;
+    ``replace`` lets the import take the place of a model of that name.
     """
 
     name: str = ""
@@ -49,6 +50,7 @@ class ImportOptions:
     tokenizer: Path | None = None
     max_tokens: int = 0
     labelled: Path | None = None
+    replace: bool = False
 
 
 def import_model(
@@ -73,10 +75,20 @@ def import_model(
         raise CheckpointError(
             "a source outside the entry to be written", str(source), "choose another --name"
         )
+    _check_free(folder, options)
     with exclusive(folder):
         manifest = _import_graphs(graphs, folder, replace(options, name=name), progress)
         save_manifest(manifest, folder)
     return manifest
+
+
+def _check_free(folder: Path, options: ImportOptions) -> None:
+    if not options.replace and (folder / MANIFEST_NAME).is_file():
+        raise CheckpointError(
+            f"no model {folder.name!r} in {folder.parent} yet",
+            "one",
+            "--replace takes its place, --name gives another",
+        )
 
 
 def _import_entry(
@@ -92,6 +104,7 @@ def _import_entry(
         )
     manifest = replace(manifest, name=options.name or manifest.name)
     folder = repository / manifest.name
+    _check_free(folder, options)
     with exclusive(folder):
         _copy(source, folder, sorted(manifest.files), progress)
         for variant in manifest.variants:

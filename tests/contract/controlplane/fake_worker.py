@@ -71,6 +71,7 @@ class FakeWorker:
     messages: list[worker_pb2.ExecuteRequest] = field(default_factory=list)
     descriptions: int = 0
     streams: int = 0
+    available: list[str] = field(default_factory=lambda: ["tiny", "spare"])
     break_stream: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def Describe(
@@ -85,7 +86,7 @@ class FakeWorker:
                 tokenizer.document = tokenizer_document()
             described.append(copy)
         return worker_pb2.DescribeResponse(
-            worker_id=self.name, models=described, available_models=["tiny", "spare"]
+            worker_id=self.name, models=described, available_models=self.available
         )
 
     async def Execute(self, request: object, context: Any) -> None:

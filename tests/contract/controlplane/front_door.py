@@ -236,6 +236,9 @@ class MemoryRepository:
         self.calls: list[tuple[str, str]] = []
         self.error: ControlPlaneError | None = None
 
+    async def look(self) -> None:
+        """Nothing to bring up to date."""
+
     def available(self) -> Iterable[str]:
         return (MODEL, "shelved")
 

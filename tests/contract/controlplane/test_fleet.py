@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
-from controlplane.errors import NotFound, TooLate, WorkerFault
+from controlplane.errors import NotFound, TooLate, Unsatisfiable, WorkerFault
 from controlplane.policy.records import Answer, Request, RequestClass
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
@@ -355,3 +356,32 @@ async def test_the_repository_is_that_of_all_workers(plane: Plane) -> None:
             await repository.load("spare")
         with pytest.raises(WorkerFault, match="w1: UNIMPLEMENTED"):
             await repository.unload("tiny")
+
+
+async def test_models_that_came_after_the_workers_can_be_loaded(plane: Plane) -> None:
+    class Loading(FakeWorker):
+        async def Load(self, request: worker_pb2.LoadRequest, context: Any) -> None:
+            await context.write(worker_pb2.LoadProgress(model=model(request.model)))
+
+    repository = FleetRepository(plane.fleet)
+    worker = Loading()
+    async with plane.member(worker):
+        with pytest.raises(NotFound, match="no worker has model 'late'"):
+            await repository.load("late")
+        worker.available.append("late")
+        await repository.load("late")
+        assert list(repository.available()) == ["late", "spare", "tiny"]
+
+
+async def test_unloading_at_once_what_another_call_unloads_is_done(plane: Plane) -> None:
+    class Unloading(FakeWorker):
+        async def Unload(self, request: worker_pb2.UnloadRequest, context: Any) -> None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "it is not loaded", ())
+
+        async def Load(self, request: worker_pb2.LoadRequest, context: Any) -> None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "too large", ())
+
+    async with plane.member(Unloading()):
+        await FleetRepository(plane.fleet).unload("tiny")
+        with pytest.raises(Unsatisfiable, match="w1: FAILED_PRECONDITION: too large"):
+            await FleetRepository(plane.fleet).load("tiny")

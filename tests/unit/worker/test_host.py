@@ -304,3 +304,17 @@ def test_a_model_that_cannot_be_read_is_remembered_until_it_can(tmp_path: Path) 
     manifest.write_text(whole)
     assert bench.host.load("adder").state is ModelState.READY
     assert bench.host.unreadable() == {}
+
+
+def test_another_manifest_of_a_loaded_model_is_not_loaded_over_it(tmp_path: Path) -> None:
+    build_tensor_model(tmp_path)
+    bench = Bench(tmp_path)
+    bench.host.load("adder")
+    manifest = tmp_path / "adder" / MANIFEST_NAME
+    manifest.write_text(manifest.read_text().replace('"version": "1"', '"version": "2"'))
+    with pytest.raises(ModelLoadError, match="unload it first"):
+        bench.host.load("adder")
+    bench.host.unload("adder")
+    assert bench.host.load("adder").manifest.version == "2"
+    manifest.unlink()
+    assert bench.host.load("adder").state is ModelState.READY

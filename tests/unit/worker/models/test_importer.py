@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_external_weights_travel_along(tmp_path: Path) -> None:
     assert answer["y"][0, 0] == 200
     (source / "net.data").unlink()
     with pytest.raises(CheckpointError, match=r"weight file net\.data"):
-        import_model(source / "net.onnx", tmp_path / "r", ImportOptions(), Silent())
+        import_model(source / "net.onnx", tmp_path / "r", ImportOptions(replace=True), Silent())
 
 
 def test_any_graph_is_served_as_tensors(tmp_path: Path) -> None:
@@ -99,6 +100,18 @@ def test_a_folder_with_a_manifest_is_taken_over(tmp_path: Path) -> None:
     original = load_manifest(source)
     assert (manifest.name, manifest.files) == ("copy", original.files)
     assert verify(tmp_path / "r" / "copy") == []
+
+
+def test_a_model_of_that_name_is_replaced_only_on_request(tmp_path: Path) -> None:
+    entry = build_synthetic(tmp_path / "source")
+    graph = build_tensor_model(tmp_path / "source") / "graph.onnx"
+    for source in (entry, graph):
+        import_model(source, tmp_path / "r", ImportOptions(name="taken"), Silent())
+        with pytest.raises(CheckpointError, match="no model 'taken'"):
+            import_model(source, tmp_path / "r", ImportOptions(name="taken", version="2"), Silent())
+        options = ImportOptions(name="taken", replace=True)
+        assert import_model(source, tmp_path / "r", options, Silent()).name == "taken"
+        shutil.rmtree(tmp_path / "r")
 
 
 def test_a_changed_file_of_an_entry_is_refused(tmp_path: Path) -> None:
