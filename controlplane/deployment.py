@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controlplane.config import ClassConfig
@@ -64,3 +65,21 @@ def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) 
         minimum_quality=max(klass.minimum_quality, named.minimum_quality),
         prohibited=klass.prohibited | frozenset(named.prohibited),
     )
+
+
+def unknown_prohibitions(
+    classes: Mapping[str, ClassConfig], models: Iterable[ModelInfo]
+) -> tuple[str, ...]:
+    """A line for each variant that a class prohibits and no model has, with the nearest name.
+
+    A prohibition that is misspelt would let the variant answer all the same.
+    """
+    known = sorted({variant.name for model in models for variant in model.variants})
+    lines = []
+    for name, settings in classes.items():
+        for variant in settings.prohibited:
+            if variant not in known:
+                near = difflib.get_close_matches(variant, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"variants: {', '.join(known)}"
+                lines.append(f"class {name!r} prohibits {variant!r}, which no model has; {hint}")
+    return tuple(lines)

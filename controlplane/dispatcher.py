@@ -15,6 +15,7 @@ from controlplane.deployment import (
     deployment_of,
     effective_class,
     same_deployment,
+    unknown_prohibitions,
     variant_table,
 )
 from controlplane.errors import Cancelled, ControlPlaneError, Unavailable, WorkerFault
@@ -96,6 +97,7 @@ class Dispatcher:
             settled=self._pump.soon,
         )
         self._last_id = 0
+        self._warned: frozenset[str] = frozenset()
 
     # --- callers --------------------------------------------------------------------
 
@@ -198,6 +200,7 @@ class Dispatcher:
                 self._deploy(membership.model)
         self._members.reassign()
         self._pump.soon()
+        self._warn()
 
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker."""
@@ -335,6 +338,17 @@ class Dispatcher:
         for request, error in self._scheduler.set_pool(info.name, table):
             reason = f"no live worker can answer the request any more: {error}"
             self._fail(self._pending[request.id], Unavailable(reason, 1000))
+
+    def _warn(self) -> None:
+        """Log what the configuration and the deployed models disagree about, each once."""
+        models = [model for model in self._registry.models() if model.ready]
+        if not models:
+            return
+        lines = unknown_prohibitions(self._config.classes, models)
+        for line in lines:
+            if line not in self._warned:
+                _log.warning("%s", line)
+        self._warned = frozenset(lines)
 
     # --- endings --------------------------------------------------------------------
 
