@@ -160,8 +160,15 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Reads what `write_report` wrote; raises ValueError for another schema."""
-    data = json.loads(path.read_text())
-    if data.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: schema {data.get('schema')!r}, expected {SCHEMA}")
-    return Report(**{**data, "host": HostFacts(**data["host"])})
+    """Reads what `write_report` wrote; raises ValueError for anything else."""
+    try:
+        data = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is no result of a bench: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        raise ValueError(f"{path} is no result of a bench: schema {schema!r}, expected {SCHEMA}")
+    try:
+        return Report(**{**data, "host": HostFacts(**data["host"])})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no result of a bench: {error}") from None

@@ -16,7 +16,7 @@ import psutil
 from deploy.cluster import ClusterError, LocalCluster
 from deploy.fleet import FleetStatus
 from deploy.readiness import Readiness
-from deploy.state import ClusterRecord, StateDirectory, already_running, launcher
+from deploy.state import ClusterRecord, StateDirectory, already_running, launcher, unusable
 
 _POLL_S = 0.1
 _STOP_S = 20.0
@@ -74,14 +74,19 @@ def start_detached(
     """Starts `orchid up ARGUMENTS` as a launcher of its own session and waits until it is ready.
 
     The record's message then names the models that failed.
-    Raises AlreadyRunningError, or ClusterError with the end of its log when it ends first.
+    Raises AlreadyRunningError, StateError, or ClusterError with the end of its log when it
+    ends first.
     """
     state = StateDirectory(directory)
     if state.read() is not None:
         raise already_running(state.path)
     log_path = state.path / "logs" / "launcher.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("wb") as log:
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_file = log_path.open("wb")
+    except OSError as error:
+        raise unusable(state.path, error) from None
+    with log_file as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "deploy.cli", "up", *arguments],
             stdin=subprocess.DEVNULL,

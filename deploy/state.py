@@ -19,6 +19,10 @@ class AlreadyRunningError(Exception):
     """Another launcher holds the state directory."""
 
 
+class StateError(Exception):
+    """The state directory cannot be used; the text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """A worker process; `address` is empty until it serves."""
@@ -54,9 +58,12 @@ class StateDirectory:
         return self.path / "cluster.json"
 
     def acquire(self) -> None:
-        """Claims the directory for this process; raises AlreadyRunningError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = (self.path / "lock").open("a")
+        """Claims the directory for this process; raises AlreadyRunningError or StateError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / "lock").open("a")
+        except OSError as error:
+            raise unusable(self.path, error) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -89,6 +96,11 @@ class StateDirectory:
         return record if launcher(record) is not None else None
 
 
+def unusable(path: Path, error: OSError) -> StateError:
+    """The fault of a state directory that cannot be made or written."""
+    return StateError(f"cannot keep state in {path}: {error.strerror}")
+
+
 def already_running(path: Path) -> AlreadyRunningError:
     """The fault of starting a second cluster in one state directory."""
     return AlreadyRunningError(f"a cluster already runs from {path}; `orchid down` stops it")
@@ -110,6 +122,6 @@ def own_start() -> float:
 
 
 def running_address(directory: Path) -> str:
-    """Where the local cluster listens, or the default address when none runs."""
+    """Where the local cluster listens; empty when none runs from the directory."""
     record = StateDirectory(directory).read()
-    return record.address if record is not None and record.address else DEFAULT_ADDRESS
+    return record.address if record is not None else ""

@@ -149,7 +149,10 @@ def plot(
     from bench.report import read_report
 
     path = out or result.with_suffix(".png")
-    report = read_report(result)
+    try:
+        report = read_report(result)
+    except ValueError as error:
+        fail(str(error))
     draw = {"demo": plot_sweep, "sweep": plot_compare}.get(report.bench)
     if draw is None:
         fail(f"{result} is of `orchid bench {report.bench}`, of which there is no picture")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, JsonOption, StateOption, fail
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    JsonOption,
+    StateOption,
+    chosen_address,
+    fail,
+)
 from deploy.cli.results import finish, names, numbers
 
 if TYPE_CHECKING:
@@ -75,7 +82,6 @@ def load(
     from bench.report import host_facts, make_report
     from bench.workloads import WorkloadError, workload_for
     from deploy.fleet import FleetError
-    from deploy.state import running_address
 
     if protocol not in ("native", "oip"):
         fail(f"--protocol is {protocol!r}, expected native or oip")
@@ -83,7 +89,7 @@ def load(
         fail(f"--arrivals is {arrivals!r}, expected poisson, mmpp or flash")
     if sum(map(bool, (rate, in_flight, trace))) != 1:
         fail("give one of --rate or --trace (open loop) and --in-flight (closed loop)")
-    target = address or running_address(state)
+    target = chosen_address(address, state)
     try:
         workload = workload_for(repository, model)
         plan = LoadPlan(
@@ -114,7 +120,9 @@ def load(
             _record(record, records, workload, plan)
     except WorkloadError as error:
         fail(str(error), error.remedy)
-    except (DriverError, FleetError, ValueError, OSError) as error:
+    except ValueError as error:
+        fail(str(error))
+    except (DriverError, FleetError, OSError) as error:
         fail(str(error), f"is a control plane running at {target}? orchid status")
     _print(result)
     report = make_report(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, ConfigOption, StateOption, fail, warn
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    ConfigOption,
+    StateOption,
+    chosen_address,
+    fail,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +59,7 @@ def up(
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
     from deploy.services import repository_models, served_models, worker_config
-    from deploy.state import AlreadyRunningError
+    from deploy.state import AlreadyRunningError, StateError
     from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
     plan = read_cpu_plan()
@@ -90,7 +98,7 @@ def up(
             _up_detached(spec, timeout)
         else:
             _up_foreground(spec, timeout)
-    except (ClusterError, ConfigError, AlreadyRunningError) as error:
+    except (ClusterError, ConfigError, AlreadyRunningError, StateError) as error:
         fail(str(error))
 
 
@@ -176,10 +184,10 @@ def status(
     from rich.console import Console
 
     from deploy.fleet import FleetError, fetch_status
-    from deploy.state import running_address
 
+    target = chosen_address(address, state)
     try:
-        found = fetch_status(address or running_address(state))
+        found = fetch_status(target)
     except FleetError as error:
         fail(str(error), "orchid up starts a local cluster; --address names another one")
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, fail
+from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
 
 if TYPE_CHECKING:
     from deploy.ask import Reply
@@ -40,8 +40,10 @@ def infer(
     Exits with 1 when a request got no answer.
     """
     from deploy.ask import Question, ask
-    from deploy.state import running_address
 
+    for number, text in enumerate(texts, 1):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise typer.BadParameter(f"text {number} is not UTF-8")
     question = Question(
         model=model,
         deadline_ms=deadline_ms,
@@ -51,7 +53,7 @@ def infer(
         prohibited=tuple(prohibit or ()),
         minimum_quality=minimum_quality,
     )
-    target = address or running_address(state)
+    target = chosen_address(address, state)
     replies = ask(target, question, texts)
     failed = [reply for reply in replies if reply.error]
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, fail
+from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,8 @@ def _act(name: str, address: str, state: Path, verb: str) -> None:
     from rich.console import Console
 
     from deploy.fleet import FleetError, load_model, unload_model
-    from deploy.state import running_address
 
-    target = address or running_address(state)
+    target = chosen_address(address, state)
     try:
         with Console(stderr=True).status(f"{verb}ing {name}"):
             load_model(target, name) if verb == "load" else unload_model(target, name)

@@ -39,6 +39,19 @@ JsonOption = Annotated[
 ]
 
 
+def chosen_address(address: str, state: Path) -> str:
+    """The control plane to ask: the one named, else that of the local cluster, else the usual one.
+
+    Ends with code 1 when no cluster runs from a state directory that was asked for.
+    """
+    from deploy.state import DEFAULT_ADDRESS, running_address
+
+    found = address or running_address(state)
+    if not found and state != DEFAULT_STATE:
+        fail(f"no cluster runs from {state}", "--address names a control plane")
+    return found or DEFAULT_ADDRESS
+
+
 def warn(message: str) -> None:
     """Prints to stderr what is wrong but ends nothing."""
     from rich.console import Console

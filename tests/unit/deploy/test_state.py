@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from deploy.state import (
-    DEFAULT_ADDRESS,
     AlreadyRunningError,
     ClusterRecord,
     StateDirectory,
@@ -41,7 +40,7 @@ def test_a_record_reads_back_while_its_launcher_lives(tmp_path: Path) -> None:
     assert running_address(tmp_path) == "127.0.0.1:1"
     state.release()
     assert StateDirectory(tmp_path).read() is None
-    assert running_address(tmp_path) == DEFAULT_ADDRESS
+    assert running_address(tmp_path) == ""
 
 
 def test_a_record_of_a_process_number_used_again_is_void(tmp_path: Path) -> None:

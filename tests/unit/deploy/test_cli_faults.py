@@ -1,0 +1,68 @@
+"""What a person types wrong ends in one line, never in a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import app
+from worker.models.synthetic import build_synthetic
+
+RUNNER = CliRunner(env={"COLUMNS": "300"})
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    build_synthetic(root)
+    return root
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_state_directory_that_cannot_be_made(
+    tmp_path: Path, repository: Path, detach: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("")
+    state = tmp_path / "file" / "state"
+    code, output = run("up", "--state", state, "--repository", repository, "--workers", 1, *detach)
+    assert code == 1
+    assert f"cannot keep state in {state}: Not a directory" in output
+
+
+@pytest.mark.parametrize(
+    "command", [("status",), ("infer", "tiny", "good"), ("models", "load", "tiny")]
+)
+def test_a_state_directory_without_a_cluster(tmp_path: Path, command: tuple[str, ...]) -> None:
+    code, output = run(*command, "--state", tmp_path)
+    assert (code, f"no cluster runs from {tmp_path}" in output) == (1, True)
+
+
+def test_a_text_that_is_not_utf8() -> None:
+    code, output = run("infer", "tiny", "good", "\udcff\udcfe")
+    assert (code, "text 2 is not UTF-8" in output) == (2, True)
+
+
+def test_a_rate_that_is_no_number(repository: Path) -> None:
+    given = ("--model", "tiny", "--repository", repository, "--address", "127.0.0.1:1")
+    code, output = run("bench", "load", "--rate", "nan", *given)
+    assert code == 1
+    assert "nan" in output and "orchid status" not in output
+
+
+@pytest.mark.parametrize(
+    "content", [b"no json", b"\xff\xfe", b"[]", b"{}", json.dumps({"schema": 1}).encode()]
+)
+def test_a_plot_of_something_else(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    code, output = run("bench", "plot", path)
+    assert (code, f"{path} is no result of a bench" in output) == (1, True)
