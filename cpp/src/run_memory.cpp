@@ -14,6 +14,8 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Smaller requests go to the C library, which keeps them warm by itself.
 constexpr std::size_t kSmallest = 32 * 1024;
+// A reserved block that is larger than this is weights, whoever frees it.
+constexpr std::size_t kLargestScratch = std::size_t{8} << 20;
 
 enum class Kind { kSmall, kCached, kReserved };
 
@@ -38,7 +40,7 @@ void* Map(std::size_t bytes) {
 // Lies in front of the memory handed out.
 struct alignas(RunMemory::kAlignment) RunMemory::Block {
   std::size_t capacity;  // including this header
-  std::size_t last_run;  // when it was last freed
+  std::size_t last_run;  // when it was last freed, or reserved
   Kind kind;
 
   void* payload() { return this + 1; }
@@ -70,7 +72,7 @@ void* RunMemory::Allocate(std::size_t bytes) {
   }
   const std::size_t capacity = Capacity(needed);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Block* block = TakeCached(capacity);
+  Block* block = TakeCached(capacity, 2 * capacity);
   if (block == nullptr) block = Block::Make(capacity, Kind::kCached);
   if (block == nullptr) return nullptr;
   stats_.in_use += block->capacity;
@@ -81,9 +83,12 @@ void* RunMemory::Reserve(std::size_t bytes) {
   if (bytes == 0 || bytes > std::numeric_limits<std::size_t>::max() / 4) return nullptr;
   const std::size_t capacity = (bytes + sizeof(Block) + kPage - 1) / kPage * kPage;
   if (capacity < kSmallest) return Allocate(bytes);
-  Block* block = Block::Make(capacity, Kind::kReserved);
-  if (block == nullptr) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = TakeCached(capacity, capacity);
+  if (block == nullptr) block = Block::Make(capacity, Kind::kReserved);
+  if (block == nullptr) return nullptr;
+  block->kind = Kind::kReserved;
+  block->last_run = run_;
   stats_.reserved += capacity;
   return block->payload();
 }
@@ -95,20 +100,24 @@ void RunMemory::Free(void* pointer) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (block->kind == Kind::kReserved) {
     stats_.reserved -= block->capacity;
-    return Block::Destroy(block);
+    // Kernels reserve their scratch too; what a run frees again, the next one will want.
+    const bool scratch = block->last_run == run_ && block->capacity <= kLargestScratch;
+    if (!scratch) return Block::Destroy(block);
+    block->kind = Kind::kCached;
+  } else {
+    stats_.in_use -= block->capacity;
   }
-  stats_.in_use -= block->capacity;
   stats_.cached += block->capacity;
   block->last_run = run_;
   cache_.push_back(block);
 }
 
-RunMemory::Block* RunMemory::TakeCached(std::size_t capacity) {
-  // Best fit, last freed first; at most twice the need, so that small tensors spare large blocks.
+RunMemory::Block* RunMemory::TakeCached(std::size_t capacity, std::size_t largest) {
+  // Best fit, last freed first.
   auto best = cache_.rend();
   for (auto it = cache_.rbegin(); it != cache_.rend(); ++it) {
     const std::size_t found = (*it)->capacity;
-    if (found < capacity || found > 2 * capacity) continue;
+    if (found < capacity || found > largest) continue;
     if (best == cache_.rend() || found < (*best)->capacity) best = it;
     if (found == capacity) break;
   }

@@ -72,8 +72,28 @@ TEST(WeightsAreNeverCached) {
   RunMemory memory;
   void* weights = memory.Reserve(5 * kMiB);
   CHECK(memory.stats().reserved >= 5 * kMiB && memory.stats().in_use == 0);
+  memory.EndRun();
   memory.Free(weights);
   CHECK(memory.stats().reserved == 0 && memory.stats().cached == 0);
+}
+
+TEST(ScratchThatARunReservedAndFreedIsKeptForTheNext) {
+  RunMemory memory;
+  void* scratch = memory.Reserve(kMiB);
+  memory.Free(scratch);
+  CHECK(memory.stats().reserved == 0 && memory.stats().cached >= kMiB);
+  memory.EndRun();
+  CHECK(memory.Reserve(kMiB) == scratch);
+  CHECK(memory.stats().reserved >= kMiB && memory.stats().cached == 0);
+  memory.Free(scratch);
+  // Weights are exact: they never sit in a larger block.
+  void* weights = memory.Reserve(kMiB / 2 + 1);
+  CHECK(weights != scratch);
+  memory.Free(weights);
+  memory.Free(memory.Reserve(16 * kMiB));
+  CHECK(memory.stats().cached < 2 * kMiB);
+  memory.Trim();
+  CHECK(memory.stats().cached == 0);
 }
 
 TEST(ImpossibleRequestsAreNull) {

@@ -29,7 +29,8 @@ class RunMemory {
 
   // At least `bytes`, aligned to kAlignment; null when the system has no more, or for 0 bytes.
   void* Allocate(std::size_t bytes);
-  // The same for memory that stays, like weights: exact, never cached.
+  // The same for memory that may stay, like weights: exact. What is freed in the run that reserved
+  // it was a kernel's scratch and is kept for the next, up to 8 MiB; the rest goes back at once.
   void* Reserve(std::size_t bytes);
   // Takes back what Allocate or Reserve returned; null is ignored.
   void Free(void* pointer);
@@ -44,7 +45,9 @@ class RunMemory {
  private:
   struct Block;
 
-  Block* TakeCached(std::size_t capacity);
+  // A cached block of `capacity` to `largest` bytes, if there is one; for a mutex that is held.
+  // Twice the need is the most that is ever taken, so that small tensors spare large blocks.
+  Block* TakeCached(std::size_t capacity, std::size_t largest);
   void ReleaseOldest(std::size_t count);
 
   mutable std::mutex mutex_;

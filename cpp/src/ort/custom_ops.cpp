@@ -230,6 +230,6 @@ void MakeCustomOps() {
   g_domain = made;
 }
 
-void AddCustomOps(Ort::SessionOptions& options) { options.Add(g_domain->domain); }
+void AddCustomOps(Ort::UnownedSessionOptions options) { options.Add(g_domain->domain); }
 
 }  // namespace orchid

@@ -38,6 +38,9 @@ const RuntimeInfo& InitRuntime(const std::string& library_path) {
     }
     return *g_info;
   }
+  if (OperatorsLent()) {
+    throw LoadError("another ONNX Runtime of this process has taken the engine's operators");
+  }
   const OrtApiBase* base = OpenLibrary(library_path);
   const std::string version = base->GetVersionString();
   const OrtApi* api = base->GetApi(ORT_API_VERSION);
@@ -58,6 +61,11 @@ const RuntimeInfo& InitRuntime(const std::string& library_path) {
   }
   g_info = new RuntimeInfo{library_path, version, ORT_API_VERSION};
   return *g_info;
+}
+
+bool RuntimeLoaded() {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  return g_info != nullptr;
 }
 
 Ort::Env& OrtEnvironment() {

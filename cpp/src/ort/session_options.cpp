@@ -11,7 +11,7 @@ Ort::SessionOptions MakeOrtOptions(const SessionOptions& options) {
                     "; accepted is 1 to 1024");
   }
   Ort::SessionOptions ort;
-  AddCustomOps(ort);
+  AddCustomOps(ort.GetUnowned());
   UseSharedMemory(ort);
   ort.SetIntraOpNumThreads(options.intra_op_threads);
   ort.SetInterOpNumThreads(1);
