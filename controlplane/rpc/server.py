@@ -21,6 +21,7 @@ from controlplane.rpc.oip import OipServicer, Repository
 from controlplane.rpc.services import service_handler
 from controlplane.rpc.statistics import Statistics
 from controlplane.rpc.streams import OpenStreams
+from protos.binding import bind
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
 
@@ -87,15 +88,9 @@ class ControlPlaneServer:
 
         Raises OSError when the address cannot be bound.
         """
-        listen = self._config.listen
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {listen}: {error}") from error
+        address = bind(self._server, self._config.listen)
         await self._server.start()
-        if listen.startswith("unix:"):
-            return listen
-        return f"{listen.rpartition(':')[0]}:{port}"
+        return address
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let running ones end for up to `grace_s`, then cancel them.

@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from protos.binding import bind
 from worker.hosted import ModelSnapshot, ModelState
 from worker.rpc.handlers import SERVICE, worker_handler
 from worker.rpc.servicer import WorkerServicer
@@ -45,14 +46,9 @@ class WorkerServer:
     async def start(self) -> str:
         """Binds and serves; returns the address that was bound. Raises OSError when it is taken."""
         await self.show_health((), draining=False)
-        try:
-            port = self._server.add_insecure_port(self._listen)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen}: {error}") from None
+        address = bind(self._server, self._listen)
         await self._server.start()
-        if self._listen.startswith("unix:"):
-            return self._listen
-        return f"{self._listen.rpartition(':')[0]}:{port}"
+        return address
 
     async def show_health(self, models: Iterable[ModelSnapshot], *, draining: bool) -> None:
         """Publishes health.

@@ -1,0 +1,36 @@
+"""Binding a server's port, with the reason when it cannot be had."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+
+import grpc
+
+
+def bind(server: grpc.aio.Server, listen: str) -> str:
+    """Binds `host:port` (port 0: any) or `unix:path`; returns the address that was bound.
+
+    Raises OSError that names the address and why it cannot be had.
+    """
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {listen}: {_reason(listen) or error}") from None
+    return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _reason(listen: str) -> str:
+    """What the system says to the same wish, which the transport keeps to itself."""
+    host, _, port = listen.rpartition(":")
+    if listen.startswith("unix:") or not port.isdigit():
+        return ""
+    host = host.removeprefix("[").removesuffix("]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, int(port)))
+    except OSError as error:
+        return error.strerror or ""
+    return ""
