@@ -115,12 +115,13 @@ def read_done(result: worker_pb2.BatchResult) -> BatchDone:
 
 
 def _read_item(item: worker_pb2.ItemResult) -> ItemDone:
-    return ItemDone(
-        item.item_id,
-        _STATUSES.get(item.status, ItemStatus.INTERNAL),
-        tuple([_read_tensor(tensor) for tensor in item.outputs]),
-        item.message,
-    )
+    try:
+        outputs = tuple([_read_tensor(tensor) for tensor in item.outputs])
+    except KeyError as error:
+        text = f"an output has the unknown data type {error}"
+        return ItemDone(item.item_id, ItemStatus.INTERNAL, (), text)
+    status = _STATUSES.get(item.status, ItemStatus.INTERNAL)
+    return ItemDone(item.item_id, status, outputs, item.message)
 
 
 def read_load(load: worker_pb2.WorkerLoad) -> WorkerLoad:
@@ -188,6 +189,12 @@ def read_models(models: Iterable[common_pb2.ModelDescription]) -> tuple[ModelInf
 
 
 def _read_model(model: common_pb2.ModelDescription) -> ModelInfo:
+    """A model without the variants of tensors that are not known here; `failure` names them."""
+    strange = {v.name: why for v in model.variants if (why := _strangeness(v))}
+    state = _STATES.get(model.state, ModelState.LOADING)
+    if strange and len(strange) == len(model.variants):
+        state = ModelState.FAILED
+    told = [model.failure] if model.failure else []
     return ModelInfo(
         name=model.name,
         version=model.version,
@@ -197,11 +204,19 @@ def _read_model(model: common_pb2.ModelDescription) -> ModelInfo:
         default_tokenizer=model.default_tokenizer,
         primary_output=model.primary_output,
         tokenizers=tuple(TokenizerInfo(t.name, t.sha256) for t in model.tokenizers),
-        variants=tuple(map(_read_variant, model.variants)),
-        state=_STATES.get(model.state, ModelState.LOADING),
+        variants=tuple(_read_variant(v) for v in model.variants if v.name not in strange),
+        state=state,
         progress=model.progress,
-        failure=model.failure,
+        failure="; ".join(told + [f"variant {name!r}: {why}" for name, why in strange.items()]),
     )
+
+
+def _strangeness(variant: common_pb2.VariantDescription) -> str:
+    """Why a variant cannot be asked from here, empty when it can."""
+    for spec in (*variant.inputs, *variant.outputs):
+        if spec.data_type not in BY_CODE:
+            return f"tensor {spec.name!r} has unknown data type {spec.data_type}"
+    return ""
 
 
 def _read_variant(variant: common_pb2.VariantDescription) -> VariantInfo:

@@ -9,9 +9,10 @@ from controlplane.policy.records import (
     TensorValue,
     TokenPayload,
 )
-from controlplane.rpc.wire import large_batch_parts, write_batch
-from controlplane.work import WorkBatch
-from protos.orchid.v1 import worker_pb2
+from controlplane.registry import ModelState
+from controlplane.rpc.wire import large_batch_parts, read_done, read_models, write_batch
+from controlplane.work import ItemStatus, WorkBatch
+from protos.orchid.v1 import common_pb2, worker_pb2
 
 TENSORS = TensorPayload(
     (
@@ -43,3 +44,31 @@ def test_a_large_batch_reads_as_the_same_message(payload: TensorPayload | TokenP
     write_batch(batch, 1_000_000, plain.batches.add())
     read = worker_pb2.ExecuteRequest.FromString(b"".join(large_batch_parts(batch, 1_000_000)))
     assert read == plain
+
+
+def described(*data_types: int) -> common_pb2.ModelDescription:
+    model = common_pb2.ModelDescription(name="m", state=common_pb2.READINESS_STATE_READY)
+    for number, data_type in enumerate(data_types):
+        variant = model.variants.add(name=f"v{number}", ready=True)
+        variant.inputs.add(name="x", data_type=data_type)
+    return model
+
+
+def test_a_variant_of_unknown_tensors_is_left_out_with_the_reason() -> None:
+    known = common_pb2.DATA_TYPE_FLOAT32
+    mixed, strange = read_models([described(known, 99), described(77)])
+    assert ([v.name for v in mixed.variants], mixed.state) == (["v0"], ModelState.READY)
+    assert mixed.failure == "variant 'v1': tensor 'x' has unknown data type 99"
+    assert (strange.variants, strange.state) == ((), ModelState.FAILED)
+    assert strange.failure == "variant 'v0': tensor 'x' has unknown data type 77"
+
+
+def test_an_output_of_an_unknown_type_fails_its_item_only() -> None:
+    result = worker_pb2.BatchResult(batch_id=1)
+    for number, data_type in enumerate((99, common_pb2.DATA_TYPE_FLOAT32)):
+        item = result.items.add(item_id=number, status=worker_pb2.ITEM_STATUS_OK)
+        item.outputs.add(name="y", data_type=data_type)
+    broken, whole = read_done(result).items
+    assert (broken.status, broken.outputs) == (ItemStatus.INTERNAL, ())
+    assert "unknown data type 99" in broken.message
+    assert whole.status is ItemStatus.OK
