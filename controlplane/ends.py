@@ -57,7 +57,7 @@ def refusal(request: Request, admission: Admission) -> ControlPlaneError:
     if admission.reason == Refusal.TOO_SHORT:
         return TooLate(
             f"the deadline of {asked_ms:.1f} ms is shorter than the fastest eligible variant "
-            f"needs ({admission.completion_ns / 1e6:.1f} ms)"
+            f"needs (at least {admission.completion_ns / 1e6:.1f} ms)"
         )
     return Refused(
         f"{_REFUSALS[admission.reason]} (deadline {asked_ms:.1f} ms, "

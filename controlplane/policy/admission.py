@@ -47,7 +47,8 @@ class Admission(NamedTuple):
     """The answer at the door, with the numbers it rests on.
 
     `reason` is empty when admitted; `variants` are the numbers that may answer then.
-    `completion_ns` is when the request would be done, from now, with its margin;
+    `completion_ns` is when the request would be done, from now, with its margin, or for a
+    deadline that is too short, when it would be done at the very best;
     `retry_after_ms` when trying again makes sense, 0 when waiting does not help.
     """
 
@@ -87,8 +88,9 @@ def admit(
     over = load.total_ns + service_ns - bounds.max_work_ns * load.workers
     if over > 0.0 and load.queued:
         return Admission(False, Refusal.WORK_BOUND, (), done, _drain_ms(over, load))
-    if lucky_ns(hopeful_ns, sigma, trip_ns) > slack_ns:
-        return Admission(False, Refusal.TOO_SHORT, (), done, 0)
+    least = lucky_ns(hopeful_ns, sigma, trip_ns)
+    if least > slack_ns:
+        return Admission(False, Refusal.TOO_SHORT, (), least, 0)
     if done > slack_ns and (load.queued or not load.idle):
         over = (done - slack_ns) * load.workers
         return Admission(False, Refusal.BEHIND_WORK, (), done, _drain_ms(over, load))

@@ -75,6 +75,7 @@ def test_predicted_work_is_bounded_per_live_worker() -> None:
 def test_a_deadline_below_the_service_is_no_matter_of_retrying() -> None:
     hopeless = ask(slack_ms=2.0)
     assert (hopeless.reason, hopeless.retry_after_ms) == (Refusal.TOO_SHORT, 0)
+    assert hopeless.completion_ns < ask(slack_ms=1000.0).completion_ns
     assert ask(slack_ms=3.0).admitted
 
 
