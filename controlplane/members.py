@@ -126,13 +126,19 @@ class Members:
             session.state = WorkerState.READY
         if session.state is before:
             return
-        _log.info("worker %s is %s", session.identity.id, session.state.value)
+        # While it serves nothing, such as during its first warm-up, nobody is concerned.
+        level = logging.INFO if self._serves(session) else logging.DEBUG
+        _log.log(level, "worker %s is %s", session.identity.id, session.state.value)
         self._scheduler.trust(session.number, session.state is WorkerState.READY, now)
         if session.state is WorkerState.SUSPECT:
             self._suspected(self._scheduler.flights(session.number))
         elif session.state is WorkerState.READY:
             self._look_at_others(member)
             self._settled()
+
+    def _serves(self, session: WorkerSession) -> bool:
+        memberships = map(self._registry.membership, session.models)
+        return any(m is not None and session.number in m.workers for m in memberships)
 
     def _look_at_others(self, member: _Member) -> None:
         """One more worker is trusted: who was the last of a pool has no privilege any more.
