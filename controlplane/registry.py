@@ -108,6 +108,10 @@ class ModelInfo:
         """True when at least one variant can answer now."""
         return self.state is ModelState.READY and any(v.ready for v in self.variants)
 
+    def has_evidence(self, name: str) -> bool:
+        """Whether the quality of the variant called `name` was measured."""
+        return any(variant.name == name and variant.quality for variant in self.variants)
+
     def variant(self, name: str) -> VariantInfo:
         """The variant called `name`; NotFound names the ones that exist."""
         for variant in self.variants:

@@ -39,12 +39,16 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class VariantView:
-    """One variant of a pool; `predicted_p50_us` at its profile's reference length."""
+    """One variant of a pool; `predicted_p50_us` at its profile's reference length.
+
+    `quality` is 0 when it is not `measured`.
+    """
 
     name: str
     routable: bool
     note: str
     quality: float
+    measured: bool
     predicted_p50_us: float
     correction: float
     sigma: float
@@ -222,6 +226,7 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
                 routable=variant.routable,
                 note=variant.note,
                 quality=variant.quality,
+                measured=variant.HasField("quality"),
                 predicted_p50_us=variant.predicted_p50_us,
                 correction=variant.correction,
                 sigma=variant.sigma,

@@ -84,7 +84,7 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
                 name=candidate.name,
                 routable=candidate.name not in pool.table.dominated,
                 note=_note(pool, candidate.name),
-                quality=candidate.quality,
+                quality=candidate.quality if info.has_evidence(candidate.name) else None,
                 predicted_p50_us=candidate.profile.p50_ns / 1e3,
                 correction=pool.corrections.factors[number],
                 sigma=pool.corrections.sigmas[number],

@@ -73,7 +73,7 @@ def _variants(pool: PoolView) -> Table:
     for variant in sorted(pool.variants, key=lambda v: -v.quality):
         table.add_row(
             variant.name,
-            f"{variant.quality:.4f}" if variant.quality else "",
+            f"{variant.quality:.4f}" if variant.measured else "",
             f"{variant.predicted_p50_us / 1e3:.2f}",
             f"{variant.correction:.2f}",
             f"{variant.sigma:.3f}",

@@ -268,6 +268,7 @@ class VariantStatus(_message.Message):
     note: _builtins.str
     """Why a variant is not routable, e.g. "dominated by mini6"."""
     quality: _builtins.float
+    """Unset without evidence."""
     predicted_p50_us: _builtins.float
     correction: _builtins.float
     """Online correction m and spread sigma."""
@@ -279,17 +280,19 @@ class VariantStatus(_message.Message):
         name: _builtins.str = ...,
         routable: _builtins.bool = ...,
         note: _builtins.str = ...,
-        quality: _builtins.float = ...,
+        quality: _builtins.float | None = ...,
         predicted_p50_us: _builtins.float = ...,
         correction: _builtins.float = ...,
         sigma: _builtins.float = ...,
         answered: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_quality", b"_quality", "quality", b"quality"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "correction", b"correction", "name", b"name", "note", b"note", "predicted_p50_us", b"predicted_p50_us", "quality", b"quality", "routable", b"routable", "sigma", b"sigma"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quality", b"_quality", "answered", b"answered", "correction", b"correction", "name", b"name", "note", b"note", "predicted_p50_us", b"predicted_p50_us", "quality", b"quality", "routable", b"routable", "sigma", b"sigma"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__quality: _TypeAlias = _typing.Literal["quality"]  # noqa: Y015
+    _WhichOneofArgType__quality: _TypeAlias = _typing.Literal["_quality", b"_quality"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quality) -> _WhichOneofReturnType__quality | None: ...
 
 Global___VariantStatus: _TypeAlias = VariantStatus  # noqa: Y015
 

@@ -334,6 +334,16 @@ async def test_the_status_shows_workers_pools_and_gauges(plane: Plane) -> None:
         assert set(status.gauges.values()) == {0}
 
 
+async def test_a_quality_of_zero_is_not_the_lack_of_one(plane: Plane) -> None:
+    described = model()
+    described.variants[0].ClearField("quality")
+    described.variants[1].quality[0].value = 0.0
+    async with plane.member(FakeWorker(models=[described])):
+        variants = {v.name: v for v in (await plane.status()).pools[0].variants}
+    assert not variants["tiny-a"].HasField("quality")
+    assert variants["tiny-b"].HasField("quality") and variants["tiny-b"].quality == 0.0
+
+
 async def test_a_drained_worker_gets_nothing_more(plane: Plane) -> None:
     draining, other = FakeWorker("draining"), FakeWorker("other")
     async with plane.member(draining) as membership:
