@@ -15,8 +15,8 @@ import psutil
 import uvloop
 
 from worker.app import Means, WorkerApp
-from worker.cgroups import throttle_counter
 from worker.config import WorkerConfig
+from worker.cpu_plan import throttle_counter
 from worker.errors import WorkerError
 from worker.loop import Clocks
 from worker.meter import LoadMeter, host_times

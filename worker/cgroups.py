@@ -1,68 +1,61 @@
-"""Where this process stands among the control groups (version 2) of its host."""
+"""Where this process stands among the control groups of its host, of versions 1 and 2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 SELF_CGROUP = Path("/proc/self/cgroup")
 
 
-def own_groups(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> Iterator[Path]:
-    """The folders of the process's group and of those around it, innermost first."""
+def own_groups(*wanted: str, root: Path, self_cgroup: Path) -> Iterator[Path]:
+    """Folders of the process's group and of those around it, innermost first.
+
+    Of version 2 and of each version 1 hierarchy with one of the `wanted` controllers. Not
+    all of them need exist: what is mounted differs from container to container.
+    """
     try:
         lines = self_cgroup.read_text().splitlines()
     except OSError:
-        return
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return
-    folder = root / own.strip("/")
-    while True:
-        if folder.is_dir():
-            yield folder
-        if folder == root:
-            return
+        lines = ["0::/"]
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        for top in _hierarchy_roots(root, controllers, wanted):
+            yield from _upwards(top, path.strip("/"))
+
+
+def number(*files: Path) -> int | None:
+    """The number in the first of the files that exists; None for `max`, or without one."""
+    for file in files:
+        with suppress(OSError):
+            text = file.read_text().strip()
+            return int(text) if text.isdigit() else None
+    return None
+
+
+def statistics(file: Path) -> dict[str, int]:
+    """The numbers in a group's file of `key value` lines; empty when there is no such file."""
+    values: dict[str, int] = {}
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if value.strip().isdigit():
+                values[name] = int(value)
+    return values
+
+
+def _hierarchy_roots(root: Path, controllers: str, wanted: tuple[str, ...]) -> Iterator[Path]:
+    if not controllers:  # version 2: the whole tree, or beside version 1 in its own folder
+        yield from (root, root / "unified")
+    elif set(wanted) & set(controllers.split(",")):
+        yield root / controllers
+
+
+def _upwards(top: Path, relative: str) -> Iterator[Path]:
+    folder = top / relative
+    while folder != top and top in folder.parents:
+        yield folder
         folder = folder.parent
-
-
-def limit(path: Path) -> int | None:
-    """The number in a group's file; None for `max`, or when there is no such file."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def statistic(path: Path, key: str) -> int:
-    """The value of `key` in a group's file of `key value` lines; 0 when it is not there."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{key} ")), 0)
-
-
-def throttle_counter(
-    root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP
-) -> Callable[[], int]:
-    """Returns a function that counts the periods in which a CPU quota held the process back.
-
-    Which files to read is found out once, here; a host without quotas costs nothing later.
-    """
-    files = [folder / "cpu.stat" for folder in own_groups(root, self_cgroup)]
-    quotas = [file for file in files if _has_quota(file.parent / "cpu.max")]
-
-    def count() -> int:
-        return max((statistic(file, "nr_throttled") for file in quotas), default=0)
-
-    return count
-
-
-def _has_quota(path: Path) -> bool:
-    try:
-        return not path.read_text().startswith("max")
-    except OSError:
-        return False
+    yield top

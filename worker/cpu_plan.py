@@ -8,13 +8,13 @@ to what is seen wait for each other. The plan takes the tightest of the CPU band
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
-_SELF_CGROUP = Path("/proc/self/cgroup")
+from worker.cgroups import CGROUP_ROOT, SELF_CGROUP, own_groups, statistics
+
 # A quota of 1.999 cores is two cores; kernel periods do not divide evenly.
 _ROUNDING = 1e-2
 
@@ -102,8 +102,8 @@ def read_cpu_plan(
     *,
     affinity: Sequence[int] | None = None,
     visible: int | None = None,
-    cgroup_root: Path = _CGROUP_ROOT,
-    self_cgroup: Path = _SELF_CGROUP,
+    cgroup_root: Path = CGROUP_ROOT,
+    self_cgroup: Path = SELF_CGROUP,
 ) -> CpuPlan:
     """Read this process's limits; what cannot be read is no limit.
 
@@ -114,7 +114,7 @@ def read_cpu_plan(
     quota: float | None = None
     cpuset: frozenset[int] | None = None
     throttling = Throttling()
-    for folder in _own_groups(cgroup_root, self_cgroup):
+    for folder in own_groups("cpu", "cpuset", root=cgroup_root, self_cgroup=self_cgroup):
         limit = _quota(folder)
         if limit is not None and (quota is None or limit < quota):
             quota, throttling = limit, read_throttling(folder)
@@ -133,24 +133,32 @@ def read_cpu_plan(
 
 
 def read_throttling(folder: Path) -> Throttling:
-    """The counters in a group's `cpu.stat`; zeros where there are none."""
-    with suppress(OSError):
-        return parse_throttling((folder / "cpu.stat").read_text())
-    return Throttling()
+    """The counters in a group's `cpu.stat`; zeros where there are none.
 
-
-def parse_throttling(text: str) -> Throttling:
-    """Counters of a `cpu.stat`: version 2 counts microseconds, version 1 nanoseconds."""
-    values = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if value.strip().isdigit():
-            values[name] = int(value)
+    Version 2 counts microseconds, version 1 nanoseconds.
+    """
+    values = statistics(folder / "cpu.stat")
     return Throttling(
         periods=values.get("nr_periods", 0),
         throttled_periods=values.get("nr_throttled", 0),
         throttled_us=values.get("throttled_usec", values.get("throttled_time", 0) // 1000),
     )
+
+
+def throttle_counter(
+    cgroup_root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP
+) -> Callable[[], int]:
+    """Returns a function that counts the periods in which a CPU quota held the process back.
+
+    Which files to read is found out once, here; a host without quotas costs nothing later.
+    """
+    groups = own_groups("cpu", root=cgroup_root, self_cgroup=self_cgroup)
+    limited = [folder for folder in groups if _quota(folder) is not None]
+
+    def count() -> int:
+        return max((read_throttling(folder).throttled_periods for folder in limited), default=0)
+
+    return count
 
 
 def parse_cpus(text: str) -> frozenset[int]:
@@ -188,30 +196,3 @@ def _cpuset(folder: Path) -> frozenset[int] | None:
         with suppress(OSError, ValueError):
             return parse_cpus((folder / name).read_text()) or None
     return None
-
-
-def _own_groups(root: Path, self_cgroup: Path) -> Iterator[Path]:
-    """This process's group in each hierarchy that limits CPUs, and the groups around it."""
-    try:
-        lines = self_cgroup.read_text().splitlines()
-    except OSError:
-        lines = ["0::/"]
-    for line in lines:
-        controllers, _, path = line.partition(":")[2].partition(":")
-        for top in _hierarchy_roots(root, controllers):
-            yield from _upwards(top, path.strip("/"))
-
-
-def _hierarchy_roots(root: Path, controllers: str) -> Iterator[Path]:
-    if not controllers:  # version 2: the whole tree, or beside version 1 in its own folder
-        yield from (root, root / "unified")
-    elif {"cpu", "cpuset"} & set(controllers.split(",")):
-        yield root / controllers
-
-
-def _upwards(top: Path, relative: str) -> Iterator[Path]:
-    folder = top / relative
-    while folder != top and top in folder.parents:
-        yield folder
-        folder = folder.parent
-    yield top

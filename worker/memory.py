@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.cgroups import CGROUP_ROOT, SELF_CGROUP, limit, own_groups, statistic
+from worker.cgroups import CGROUP_ROOT, SELF_CGROUP, number, own_groups, statistics
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -21,17 +21,19 @@ class MemoryRoom:
 def memory_room(
     meminfo: Path = _MEMINFO, cgroup_root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP
 ) -> MemoryRoom:
-    """The tightest of the host's available memory and each enclosing cgroup v2 limit.
+    """The tightest of the host's available memory and the limit of each enclosing group.
 
     Page cache that the kernel can take back counts as available, as weight files are
     mapped. Raises OSError when the host does not tell its memory.
     """
     rooms = [MemoryRoom(_host_available(meminfo), "host")]
-    for folder in own_groups(cgroup_root, self_cgroup):
-        most = limit(folder / "memory.max")
-        used = limit(folder / "memory.current")
+    for folder in own_groups("memory", root=cgroup_root, self_cgroup=self_cgroup):
+        # The second name of each is that of version 1.
+        most = number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = number(folder / "memory.current", folder / "memory.usage_in_bytes")
         if most is not None and used is not None:
-            reclaimable = statistic(folder / "memory.stat", "inactive_file")
+            values = statistics(folder / "memory.stat")
+            reclaimable = values.get("total_inactive_file", values.get("inactive_file", 0))
             name = str(folder.relative_to(cgroup_root))
             available = max(0, most - used + reclaimable)
             rooms.append(MemoryRoom(available, f"control group {name}"))

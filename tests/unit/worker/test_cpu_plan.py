@@ -13,8 +13,8 @@ from worker.cpu_plan import (
     check_threads,
     parse_cpus,
     parse_quota,
-    parse_throttling,
     read_cpu_plan,
+    read_throttling,
 )
 
 
@@ -147,8 +147,9 @@ def test_oversubscription_is_refused_with_the_numbers() -> None:
         check_threads(plan, 0, 1)
 
 
-def test_parse_throttling_ignores_what_it_does_not_know() -> None:
-    assert parse_throttling("nr_periods x\nother 3\n") == Throttling()
+def test_throttling_counters_ignore_what_they_do_not_know(tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("nr_periods x\nother 3\n")
+    assert read_throttling(tmp_path) == Throttling()
 
 
 def test_parse_quota() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.cgroups import throttle_counter
+from worker.cpu_plan import throttle_counter
 from worker.memory import memory_room
 from worker.meter import HostTimes, LoadMeter
 
@@ -46,6 +46,22 @@ def test_a_group_over_its_limit_has_no_room(tmp_path: Path, meminfo: Path) -> No
     write(tmp_path / "cg/a/memory.max", "10\n")
     write(tmp_path / "cg/a/memory.current", "20\n")
     assert memory_room(meminfo, tmp_path / "cg", own).available == 0
+
+
+def test_groups_of_version_1_limit_too(tmp_path: Path, meminfo: Path) -> None:
+    own = write(tmp_path / "self", "4:memory:/a/b\n2:cpu,cpuacct:/x\n")
+    root = tmp_path / "cg"
+    write(root / "memory/memory.limit_in_bytes", "9223372036854771712\n")
+    write(root / "memory/memory.usage_in_bytes", "5\n")
+    write(root / "memory/a/memory.limit_in_bytes", f"{GIB}\n")
+    write(root / "memory/a/memory.usage_in_bytes", f"{GIB}\n")
+    write(root / "memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 4096\n")
+    room = memory_room(meminfo, root, own)
+    assert (room.available, room.limited_by) == (4096, "control group memory/a")
+    write(root / "cpu,cpuacct/x/cpu.cfs_quota_us", "50000\n")
+    write(root / "cpu,cpuacct/x/cpu.cfs_period_us", "100000\n")
+    write(root / "cpu,cpuacct/x/cpu.stat", "nr_periods 9\nnr_throttled 4\n")
+    assert throttle_counter(root, own)() == 4
 
 
 def test_this_machine_tells_its_memory() -> None:
