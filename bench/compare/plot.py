@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench.compare.figures import Cell, cells
-from bench.compare.settings import BOUND, REFERENCE
+from bench.compare.scenario import SCENARIOS, disturbance
+from bench.compare.settings import BOUND, REFERENCE, settings_of
+from bench.compare.timeline import BIN_S, Timeline, rolling_share, summed
 from bench.report import Report
 
 _COLOURS = {
@@ -66,6 +69,80 @@ def plot_compare(report: Report, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def plot_scenario(report: Report, path: Path) -> None:
+    """Draws a scenario's first load: figures by policy, and shares over time or by deadline."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    settings = settings_of(report)
+    load = settings.loads[0]
+    points = [point for point in report.points if point["load_factor"] == load]
+    found = cells(points, report.settings["baseline"]["variant"])
+    figure, axes = pyplot.subplots(1, 2, figsize=(15, 5.5), constrained_layout=True)
+    _bars(axes[0], found)
+    axes[0].set(title=f"load {load:g}", ylabel="% of offered")
+    span = disturbance(settings)
+    if span is not None:
+        _over_time(axes[1], points, span)
+    elif len(settings.deadline_mix) > 1:
+        _by_deadline(axes[1], points)
+    else:
+        axes[1].set_axis_off()
+    facts = f"{report.host.cpu_model}, {report.host.cores_granted:g} cores"
+    what = SCENARIOS[settings.scenario].what
+    figure.suptitle(f"{what}: {facts}, commit {report.commit[:10]}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _bars(axis: Any, found: Sequence[Cell]) -> None:
+    places = range(len(found))
+    for shift, figure in ((-0.2, "accurate_goodput"), (0.2, "on_time")):
+        having = [cell.figures[figure] for cell in found]
+        axis.bar(
+            [place + shift for place in places],
+            [100 * value.mean for value in having],
+            yerr=[100 * value.stderr for value in having],
+            width=0.38,
+            capsize=2,
+            label=figure.replace("_", " "),
+        )
+    axis.set_xticks(list(places), [cell.policy for cell in found], rotation=35, ha="right")
+    axis.legend(fontsize="small")
+    axis.grid(alpha=0.25, axis="y")
+
+
+def _over_time(axis: Any, points: Sequence[Any], span: tuple[float, float]) -> None:
+    """On-time share of the second that ends at each time, all seeds together; live policies."""
+    live = [point for point in points if point["kind"] == "live"]
+    for policy in dict.fromkeys(point["policy"] for point in live):
+        mine = [p["timeline"] for p in live if p["policy"] == policy]
+        line = summed([Timeline.from_point(part) for part in mine])
+        share = rolling_share(line.on_time, line.offered)
+        axis.plot([1.0 + k * BIN_S for k in range(len(share))], 100 * share, **style(policy))
+    axis.axvspan(span[0], max(span[1], span[0] + 0.1), color="0.85", zorder=0)
+    axis.set(title="on time over the last second", xlabel="s", ylabel="% of offered requests")
+    axis.set_ylim(0, 102)
+    axis.legend(fontsize="small")
+    axis.grid(alpha=0.25)
+
+
+def _by_deadline(axis: Any, points: Sequence[Any]) -> None:
+    live = [point for point in points if point["kind"] == "live"]
+    factors = sorted({f for point in live for f in point["by_deadline"]}, key=float)
+    for policy in dict.fromkeys(point["policy"] for point in live):
+        mine = [p["by_deadline"] for p in live if p["policy"] == policy]
+        shares = [fmean([row[f] for row in mine if f in row]) for f in factors]
+        axis.plot(factors, [100 * share for share in shares], marker="o", **style(policy))
+    axis.set(title="on time by deadline", xlabel="times the deadline", ylabel="% of offered")
+    axis.set_ylim(0, 102)
+    axis.legend(fontsize="small")
+    axis.grid(alpha=0.25)
 
 
 def _policies(found: Sequence[Cell]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.compare.figures import cells, summary_of
 from bench.compare.settings import BOUND, CompareSettings, Job
-from bench.compare.simulated import calibration_at, simulate_job
+from bench.compare.simulated import bound_job, calibration_at, simulate_job
 from bench.compare.store import Store
 from bench.load.metrics import measure
 from bench.load.plan import Workload
@@ -58,17 +58,19 @@ def run_live(
     *,
     happens: Happens = nothing_happens,
     adds: Adds = nothing_added,
+    calm_until_s: float = 0.0,
 ) -> None:
     """Measures what the store lacks; each run gets a control plane that has learnt nothing.
 
-    The workers stay. `happens` gives a run's events, `adds` what its point has besides.
+    The workers stay. `happens` gives a run's events, `adds` what its point has besides;
+    only what is due until `calm_until_s` (0: everything) calibrates the simulator.
     """
     if store.baseline is None:
         store.baseline = measure_baseline(cluster, settings.baseline_settings(), workload, notify)
     if store.served is None:
         store.served = live_model(cluster.address, settings.model)
     for number, job in enumerate(jobs_left(settings, store)):
-        point = _run(cluster, settings, workload, store, job, notify, happens, adds)
+        point = _run(cluster, settings, workload, store, job, notify, happens, adds, calm_until_s)
         store.keep([{**point, "order": number}])
         store.save(summarise(store))
 
@@ -82,6 +84,7 @@ def _run(
     notify: Notify,
     happens: Happens,
     adds: Adds,
+    calm_until_s: float,
 ) -> Point:
     assert store.baseline is not None
     assert store.served is not None
@@ -99,7 +102,8 @@ def _run(
         events=happens(job),
     )
     result = measure(plan, workload, records)
-    calibration = calibrate(records, workload, store.served)
+    until_ns = int(calm_until_s * 1e9) if calm_until_s else None
+    calibration = calibrate(records, workload, store.served, until_ns=until_ns)
     executed = cluster.status().expired_work_executed - before.expired_work_executed
     notify(what, total, total)
     return {
@@ -134,11 +138,15 @@ def run_simulated(
         calibration = calibration_at(store.points, load)
         if calibration is None or not workload.tokens:
             continue
-        for policy in (*policies, BOUND):
-            for seed in settings.seeds:
+        for seed in settings.seeds:
+            for policy in policies:
                 notify(f"simulating {policy} at {load:g}")
                 job = Job(policy, load, seed)
-                points.append(simulate_job(settings, job, baseline, workload, served, calibration))
+                played = simulate_job(settings, job, baseline, workload, served, calibration)
+                points.append(played.point)
+            notify(f"bounding {load:g}")
+            job = Job(BOUND, load, seed)
+            points.append(bound_job(settings, job, baseline, workload, served, calibration))
     store.keep(points)
     store.save(summarise(store))
 

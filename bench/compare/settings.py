@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from bench.load.plan import LoadPlan, Process
+from bench.report import Report
 from bench.sweep import Baseline, SweepSettings
 from controlplane.policy.policies import build
 
@@ -122,3 +125,9 @@ class CompareSettings:
         """What must be equal for points of another session to be kept: all but the grid."""
         values = asdict(self)
         return {k: v for k, v in values.items() if k not in ("policies", "loads", "seeds")}
+
+
+def settings_of(report: Report) -> CompareSettings:
+    """The settings that a comparison's report was measured with."""
+    values = {field.name: report.settings[field.name] for field in fields(CompareSettings)}
+    return TypeAdapter(CompareSettings).validate_python(values)

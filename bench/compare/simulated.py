@@ -8,7 +8,7 @@ message times are measured there too; nothing else is fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from bench.load.schedule import draw_schedule
 from bench.sim.bound import estimate_bound
 from bench.sim.calibration import Calibration, pooled
 from bench.sim.model import SimModel
+from bench.sim.result import Endings, SimResult
 from bench.sim.service import Faults
 from bench.sim.workload import Workload
-from bench.sim.world import SimSettings, simulate
+from bench.sim.world import SimSettings, World
 from bench.sweep import Baseline
 
 Point = dict[str, Any]
@@ -67,6 +68,15 @@ def deployment(settings: CompareSettings, calibration: Calibration, policy: str)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A simulated run: its point, the traffic, and how each request ended."""
+
+    point: Point
+    workload: Workload
+    endings: Endings
+
+
 def simulate_job(
     settings: CompareSettings,
     job: Job,
@@ -75,34 +85,41 @@ def simulate_job(
     served: SimModel,
     calibration: Calibration,
     faults: Faults | None = None,
-) -> Point:
-    """One simulated run or bound, as a point; `job.policy` is the simulated policy."""
+) -> Played:
+    """Simulates the policy of a job on its live traffic; the point's policy is `sim-...`."""
     workload = recorded_workload(settings, job, baseline, texts, calibration.front_ns)
-    table = served.table()
-    world = deployment(settings, calibration, REFERENCE if job.policy == BOUND else job.policy)
-    extra: dict[str, Any] = {}
-    if job.policy == BOUND:
-        bound = estimate_bound(
-            workload,
-            table,
-            workers=world.workers,
-            trip_ns=world.trip_ns,
-            noise=world.noise,
-            warmup_s=world.warmup_s,
-        )
-        result = bound.relaxed
-        extra["achievable"] = bound.repaired.accurate_goodput
-    else:
-        result = simulate(workload, table, replace(world, faults=faults or Faults()))
+    deployed = deployment(settings, calibration, job.policy)
+    world = World(workload, served.table(), replace(deployed, faults=faults or Faults()))
+    point = _point(world.run(), f"sim-{job.policy}", job, calibration)
+    return Played(point, workload, world.endings())
+
+
+def bound_job(
+    settings: CompareSettings,
+    job: Job,
+    baseline: Baseline,
+    texts: Texts,
+    served: SimModel,
+    calibration: Calibration,
+) -> Point:
+    """The clairvoyant bound on the live traffic of a load and seed, as a point."""
+    workload = recorded_workload(settings, job, baseline, texts, calibration.front_ns)
+    bound = estimate_bound(
+        workload,
+        served.table(),
+        workers=settings.workers,
+        trip_ns=calibration.trip_ns,
+        noise=calibration.noise(),
+        warmup_s=settings.warmup_s,
+    )
+    point = _point(bound.relaxed, BOUND, job, calibration)
+    return {**point, "achievable": bound.repaired.accurate_goodput}
+
+
+def _point(result: SimResult, policy: str, job: Job, calibration: Calibration) -> Point:
     point = result.as_point()
     if point["p95_ms"] is not None:
+        # Live latency counts from the caller's due time.
         point["p95_ms"] += calibration.front_ns / 1e6
-    name = BOUND if job.policy == BOUND else f"sim-{job.policy}"
-    return {
-        **point,
-        "policy": name,
-        "load_factor": job.load,
-        "seed": job.seed,
-        "kind": "simulated",
-        **extra,
-    }
+    place = {"load_factor": job.load, "seed": job.seed, "kind": "simulated"}
+    return {**point, **place, "policy": policy}

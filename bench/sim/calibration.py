@@ -50,13 +50,16 @@ class Calibration:
 
 
 def calibrate(
-    records: Records, workload: Workload, model: SimModel, mode: str = "open"
+    records: Records, workload: Workload, model: SimModel, *, until_ns: int | None = None
 ) -> Calibration | None:
-    """Takes the answers of the measured window that ran alone; None when there is none.
+    """Takes the answers of an open loop's window that ran alone; None when there is none.
 
-    Answers only: a run that was ended at its deadline tells no service.
+    Of what was due until `until_ns` only, when that is given. A run that was ended at its
+    deadline tells no service.
     """
-    alone = records.window_rows(mode) & (records.code == OK)
+    alone = records.window_rows("open") & (records.code == OK)
+    if until_ns is not None:
+        alone &= records.due_ns < until_ns
     alone &= (records.execute_ns > 0) & (records.batch == 1) & (records.variant >= 0)
     if not alone.any() or not workload.tokens:
         return None

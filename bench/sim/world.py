@@ -141,6 +141,10 @@ class World:
             self._end(request, Ending.LOST, now)
         return self._reduce(now)
 
+    def endings(self) -> Endings:
+        """How every request of the workload ended; for looking only, after `run`."""
+        return Endings(self._ending, self._variant, self._done, self._answered)
+
     def violations(self) -> list[str]:
         """Every broken invariant of the scheduler at the end; empty when all adds up."""
         return self._scheduler.violations(int(self._done.max(initial=0)))
@@ -374,7 +378,7 @@ class World:
         return reduce(
             self._settings.policy,
             self._workload.arrived_ns,
-            Endings(self._ending, self._variant, self._done, self._answered),
+            self.endings(),
             [candidate.name for candidate in candidates],
             [candidate.quality for candidate in candidates],
             effort,

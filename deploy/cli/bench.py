@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.bench_load import load
+from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
 from deploy.cli.output import JsonOption, fail
 from deploy.cli.results import finish, print_summary
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(load)
 app.command()(sweep)
+app.command()(scenario)
 
 
 @app.command()
@@ -144,7 +146,7 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="PNG; default: beside the JSON.")] = None,
 ) -> None:
     """Draw the picture of a sweep, a scenario or a demonstration again from its JSON."""
-    from bench.compare.plot import plot_compare
+    from bench.compare.plot import plot_compare, plot_scenario
     from bench.plots import plot_sweep
     from bench.report import read_report
 
@@ -153,7 +155,8 @@ def plot(
         report = read_report(result)
     except ValueError as error:
         fail(str(error))
-    draw = {"demo": plot_sweep, "sweep": plot_compare}.get(report.bench)
+    pictures = {"demo": plot_sweep, "sweep": plot_compare, "scenario": plot_scenario}
+    draw = pictures.get(report.bench)
     if draw is None:
         fail(f"{result} is of `orchid bench {report.bench}`, of which there is no picture")
     draw(report, path)

@@ -192,7 +192,7 @@ def show(console: Console, report: Report, path: Path) -> None:
     """Prints the table and writes CSV and PNG beside the JSON."""
     from bench.compare.csv_out import write_csv
     from bench.compare.figures import cells
-    from bench.compare.plot import plot_compare
+    from bench.compare.plot import plot_compare, plot_scenario
     from deploy.cli.compare_table import compare_table
 
     baseline = report.settings["baseline"]
@@ -204,6 +204,7 @@ def show(console: Console, report: Report, path: Path) -> None:
     )
     console.print(compare_table(cells(report.points, baseline["variant"])), highlight=False)
     write_csv(report, path.with_suffix(".csv"))
-    plot_compare(report, path.with_suffix(".png"))
+    draw = plot_scenario if report.bench == "scenario" else plot_compare
+    draw(report, path.with_suffix(".png"))
     beside = f"{path.with_suffix('.csv')}, {path.with_suffix('.png')}"
     console.print(f"written: {path}, {beside}", highlight=False)

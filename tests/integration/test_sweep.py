@@ -72,3 +72,57 @@ def test_what_cannot_be_swept_is_said_before_anything_starts(
     ended = CliRunner().invoke(app, [*command, *arguments])
     assert ended.exit_code == 1 and message in ended.output, ended.output
     assert not (tmp_path / "s.json").exists()
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_worker_is_replaced_and_the_recovery_told(
+    repository: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kill.json"
+    command = ["bench", "scenario", "kill", "--model", "paced", "--repository", str(repository)]
+    command += ["--workers", "2", "--seconds", "8", "--warmup", "0.5", "--seeds", "1"]
+    command += ["--policies", "orchid,cheap", "--loads", "0.5", "--json", str(path)]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+    assert "back after s" in ended.output
+    report = read_report(path)
+    for policy in ("orchid", "cheap", "sim-orchid", "sim-cheap"):
+        at = f"{policy}@0.5"
+        assert report.summary[f"{at}.recovery_s"] >= 0.0
+        assert report.summary[f"{at}.recovered"] in (0.0, 1.0)
+        assert 0.0 <= report.summary[f"{at}.on_time_lowest"] <= 1.0
+    assert not any(point["policy"] == "bound" for point in report.points)
+    live = [point for point in report.points if point["kind"] == "live"]
+    assert len(live) == 2
+    # The worker went and came back while the traffic went on.
+    assert all(point["back_s"] is None or point["back_s"] > 8.5 / 3 for point in live)
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", ["hog", "mixed"])
+def test_misfortune_and_mixed_deadlines_are_played(
+    repository: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / f"{name}.json"
+    command = ["bench", "scenario", name, "--model", "paced", "--repository", str(repository)]
+    command += ["--workers", "1", "--seconds", "2", "--warmup", "0.3", "--seeds", "1"]
+    command += ["--policies", "orchid", "--json", str(path)]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+    report = read_report(path)
+    assert "sim-orchid@0.8.accurate_goodput" in report.summary
+    if name == "mixed":
+        assert {f"orchid@0.8.on_time_at_{f}" for f in ("0.5", "1", "2")} <= set(report.summary)
+        assert "bound@0.8.accurate_goodput" in report.summary
+    else:
+        assert "orchid@0.8.on_time_during" in report.summary
+    path.with_suffix(".png").unlink()
+    assert CliRunner().invoke(app, ["bench", "plot", str(path)]).exit_code == 0
+    assert path.with_suffix(".png").exists()
+
+
+def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
+    ended = CliRunner().invoke(app, ["bench", "scenario", "quake"])
+    assert ended.exit_code == 1
+    assert "mmpp, flash, mixed, hog, kill" in ended.output

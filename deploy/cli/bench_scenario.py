@@ -1,0 +1,176 @@
+"""`orchid bench scenario`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.bench_sweep import cluster_spec, measuring, open_store, open_workload, show
+from deploy.cli.output import fail
+from deploy.cli.results import names, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from bench.compare.settings import CompareSettings
+    from bench.load.record import Records
+
+
+def scenario(
+    name: Annotated[str, typer.Argument(help="mmpp, flash, mixed, hog or kill.")],
+    policies: Annotated[
+        str, typer.Option(help="Policies by comma. Default: all that are compared.")
+    ] = "",
+    loads: Annotated[
+        str, typer.Option(help="Multiples of the most accurate variant's measured capacity.")
+    ] = "0.8",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="Measured time of a run; 0: the scenario's own.")
+    ] = 0.0,
+    warmup: Annotated[float, typer.Option(min=0.0, help="Time sent before, not counted.")] = 2.0,
+    deadline_factor: Annotated[
+        float, typer.Option(min=0.1, help="Deadline, times the accurate variant's solo p50.")
+    ] = 3.0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Default: the cores the CPU plan grants.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model to play.")] = "sentiment",
+    repository: Annotated[
+        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
+    ] = Path("models"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", help="Result, CSV and PNG beside it. Default: scenario-results/NAME.json."
+        ),
+    ] = None,
+) -> None:
+    """Try every policy, live and simulated, with bursts or misfortune.
+
+    mmpp: quiet and busy phases. flash: three times the rate for 5 s. mixed: deadlines of 0.5,
+    1 and 2 times. hog: another process takes half a core for 10 s. kill: one of the workers is
+    killed (SIGKILL) and replaced. Goes on where it was interrupted, as `orchid bench sweep`.
+    """
+    from bench.compare.scenario import SCENARIOS
+    from bench.compare.settings import CompareSettings, check_policies, known_policies
+    from worker.cpu_plan import read_cpu_plan
+
+    known = SCENARIOS.get(name)
+    if known is None:
+        fail(f"there is no scenario {name!r}", f"scenarios: {', '.join(SCENARIOS)}")
+    try:
+        chosen = tuple(names(policies)) or known_policies()
+        check_policies(chosen)
+        settings = CompareSettings(
+            model=model,
+            policies=chosen,
+            loads=tuple(numbers(loads)),
+            seeds=tuple(range(1, seeds + 1)),
+            seconds=seconds or known.seconds,
+            warmup_s=warmup,
+            workers=workers or read_cpu_plan().cores,
+            arrivals=known.arrivals,
+            deadline_factor=deadline_factor,
+            deadline_mix=known.deadline_mix,
+            scenario=name,
+        )
+    except ValueError as error:
+        fail(str(error))
+    if name == "kill" and settings.workers < 2:
+        fail("one of one worker cannot be killed and the others go on", "--workers 2")
+    path = json or Path("scenario-results") / f"{name}.json"
+    _run(settings, repository, path, fresh=fresh)
+
+
+def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool) -> None:
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from bench.compare.hog import Hog
+    from bench.compare.run import run_live, seconds_left, summarise
+    from bench.compare.scenario import (
+        HOG_SHARE,
+        Misfortune,
+        additions,
+        disturbance,
+        scenario_summary,
+        simulate_scenario,
+    )
+    from bench.compare.settings import Job
+    from deploy.cli.progress import bench_progress
+    from deploy.cluster import LocalCluster
+    from worker.cpu_plan import read_cpu_plan
+
+    console = Console()
+    with measuring():
+        workload = open_workload(repository, settings.model)
+        store = open_store(console, settings, "scenario", path, fresh=fresh)
+        left_s = seconds_left(settings, store)
+        if left_s > 0:
+            spec = cluster_spec(settings, path.parent / "cluster", repository)
+            span = disturbance(settings)
+            with (
+                bench_progress(console, left_s) as (notify, on_start),
+                LocalCluster(replace(spec, supervise=True)) as cluster,
+                Hog(HOG_SHARE, settings.seconds) as hog,
+            ):
+                misfortune = Misfortune(cluster, settings, hog)
+
+                def adds(job: Job, records: Records) -> dict[str, object]:
+                    assert store.baseline is not None
+                    found = additions(settings, store.baseline, workload, records)
+                    return {**found, "back_s": misfortune.back_s}
+
+                cluster.wait_ready(timeout_s=600.0, on_progress=on_start)
+                run_live(
+                    cluster,
+                    settings,
+                    workload,
+                    store,
+                    notify,
+                    happens=misfortune.events,
+                    adds=adds,
+                    calm_until_s=span[0] if span else 0.0,
+                )
+        with console.status("simulating"):
+            store.keep(simulate_scenario(settings, workload, store, read_cpu_plan().cores))
+        summary = {**summarise(store), **scenario_summary(store, settings)}
+        store.save(summary)
+        show(console, store.report(summary), path)
+        _print_recoveries(console, settings, store.points)
+
+
+def _print_recoveries(
+    console: Console, settings: CompareSettings, points: Sequence[dict[str, object]]
+) -> None:
+    from rich.table import Table
+
+    from bench.compare.scenario import disturbance, recoveries
+
+    span = disturbance(settings)
+    if span is None:
+        return
+    console.print(
+        f"\nFrom {span[0]:.1f} s to {span[1]:.1f} s of each run; shares on time in %, of all "
+        "seeds together, lowest of any second.",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
+    table.add_column("load", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for heading in ("before", "during", "lowest", "back after s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for (policy, load), found in recoveries(points, settings).items():
+        shares = (found.before, found.during, found.lowest)
+        back = "not seen" if found.recovery_s is None else f"{found.recovery_s:.1f}"
+        table.add_row(f"{load:g}", policy, *(f"{100 * share:.1f}" for share in shares), back)
+    console.print(table, highlight=False)
