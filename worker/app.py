@@ -23,6 +23,7 @@ from worker.host import ModelHost
 from worker.loop import Clocks, EngineLoop
 from worker.memory import memory_room
 from worker.meter import LoadMeter
+from worker.profile_file import own_machine, profiles_of
 from worker.refusals import NotFound, Unavailable
 from worker.rpc import convert
 from worker.rpc.drain import Drainer, DrainReport
@@ -78,6 +79,7 @@ class WorkerApp:
             release=self._release,
             memory=memory_room,
             on_change=self._notify,
+            profile_of=profiles_of(own_machine(config.intra_op_threads)),
         )
         self.engine = EngineLoop(
             self.host,
@@ -186,7 +188,8 @@ class WorkerApp:
                 worker_id=self._worker_id,
                 address=address,
                 threads=self._config.intra_op_threads,
-                cpu_model=info.cpu_model,
+                # Virtual machines hide the model: the class tells unlike CPUs of one name apart.
+                cpu_model=f"{info.cpu_model} ({engine.machine_class()})",
                 simd=info.simd,
                 engine_version=info.library_version,
                 process_id=os.getpid(),

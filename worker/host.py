@@ -35,6 +35,7 @@ from worker.models.manifest import (
     load_manifest,
 )
 from worker.profile import VariantProfile
+from worker.profile_file import ProfileOf, no_profile
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
 from worker.warmup import Warmup
@@ -43,14 +44,18 @@ log = logging.getLogger(__name__)
 
 # Shares of a variant's progress: its session, then its warm-up.
 _SESSION_SHARE = 0.3
+# Runs this many times as long, or short, as a measured profile says are worth a line in the log.
+_LARGE_RATIO = 1.25
 
 
 class ModelHost:
     """Owns the models of one worker. Thread-safe; `run` is for the engine thread.
 
     `variants` empty allows all. `release` runs a function on the engine thread after the
-    work queued before it, and waits. `on_change` is called, on any thread, whenever a
-    snapshot would differ.
+    work queued before it, and waits. `profile_of` gives the profile that was measured for a
+    variant of a folder from these files on this class of machine, if any; it stands in for
+    what the warm-up would measure. `on_change` is called, on any thread, whenever a snapshot
+    would differ.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class ModelHost:
         release: Callable[[Callable[[], None]], None],
         memory: Callable[[], MemoryRoom],
         on_change: Callable[[], None],
+        profile_of: ProfileOf = no_profile,
     ) -> None:
         self._repository = repository
         self._allowed = frozenset(variants)
@@ -71,6 +77,7 @@ class ModelHost:
         self._release = release
         self._memory = memory
         self._on_change = on_change
+        self._profile_of = profile_of
         # One load, warm-up or unload at a time; held for as long as that takes.
         self._changing = threading.Lock()
         # Guards the models; held for moments only.
@@ -225,7 +232,17 @@ class ModelHost:
         def advance(part: float) -> None:
             self._advance(model, start + share * part)
 
-        return self._warmup.measure(loaded, advance)
+        files = variant_files(model.folder, model.manifest, loaded.variant).values()
+        stored = self._profile_of(model.folder, loaded.variant.name, files)
+        if stored is None:
+            return self._warmup.measure(loaded, advance)
+        ratio = self._warmup.compare(loaded, stored)
+        if not 1 / _LARGE_RATIO < ratio < _LARGE_RATIO:
+            log.warning(
+                "model=%s variant=%s runs take %.2f of what its measured profile says",
+                *(model.manifest.name, loaded.variant.name, ratio),
+            )
+        return stored
 
     def _open(self, graph: Path) -> Session:
         try:

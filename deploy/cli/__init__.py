@@ -13,6 +13,7 @@ from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
 from deploy.cli.infer import infer
 from deploy.cli.processes import controlplane, worker
+from deploy.cli.profile import profile
 from deploy.cli.sim import sim
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app.command("down")(down)
 app.command("status")(status)
 app.command("infer")(infer)
 app.add_typer(models.app, name="models")
+app.command("profile")(profile)
 app.command("controlplane")(controlplane)
 app.command("worker")(worker)
 app.command("demo")(demo)

@@ -31,15 +31,22 @@ CHUNK = 128
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How far one variant has come on one population; ``key`` says with what."""
+    """How far one variant has come on one population.
+
+    ``key`` says with what, ``source`` names the population's content; ``right`` has a character
+    for each text that is done, in order: 1 for a right answer and 0 for a wrong one.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     key: str
-    done: int = 0
-    right: int = 0
-    clear: int = 0
-    clear_right: int = 0
+    source: str
+    right: str = ""
+
+    @property
+    def done(self) -> int:
+        """How many texts are done."""
+        return len(self.right)
 
 
 _TALLY: TypeAdapter[Tally] = TypeAdapter(Tally)
@@ -95,8 +102,10 @@ class Evaluation:
             data=population.source,
             engine=self._engine,
         )
-        file = self._folder / FOLDER / f"{variant.name}.{population.name}.json"
-        tally = _load(file, key)
+        file = _tally_file(self._folder, variant.name, population.name)
+        tally = tally_of(self._folder, variant.name, population.name)
+        if tally is None or tally.key != key:
+            tally = Tally(key, population.source)
         total = len(population.texts)
         if tally.done < total:
             session = self._open_session(self._folder / variant.graph)
@@ -144,32 +153,30 @@ def merged(
     return (*kept, *fresh.values())
 
 
+def tally_of(folder: Path, variant: str, population: str) -> Tally | None:
+    """Return the answers of a variant on a population as last evaluated, complete or not."""
+    try:
+        return _TALLY.validate_json(_tally_file(folder, variant, population).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
 def _counted(tally: Tally, population: Population, chunk: range, guesses: Sequence[int]) -> Tally:
-    right = [guess == population.labels[i] for guess, i in zip(guesses, chunk, strict=True)]
-    clear = [population.clear[i] for i in chunk] if population.clear else [False] * len(right)
-    return replace(
-        tally,
-        done=chunk.stop,
-        right=tally.right + sum(right),
-        clear=tally.clear + sum(clear),
-        clear_right=tally.clear_right + sum(a and b for a, b in zip(right, clear, strict=True)),
-    )
+    right = (guess == population.labels[i] for guess, i in zip(guesses, chunk, strict=True))
+    return replace(tally, right=tally.right + "".join("1" if one else "0" for one in right))
 
 
 def _evidence(population: Population, tally: Tally) -> tuple[QualityEvidence, ...]:
-    found = (accuracy_evidence(population.name, tally.right, tally.done),)
-    if not tally.clear:
+    found = (accuracy_evidence(population.name, tally.right.count("1"), tally.done),)
+    if not any(population.clear):
         return found
+    clear = [one for one, is_clear in zip(tally.right, population.clear, strict=True) if is_clear]
     name = population.name + CLEAR_SUFFIX
-    return (*found, accuracy_evidence(name, tally.clear_right, tally.clear))
+    return (*found, accuracy_evidence(name, clear.count("1"), len(clear)))
 
 
-def _load(file: Path, key: str) -> Tally:
-    try:
-        tally = _TALLY.validate_json(file.read_bytes())
-    except (OSError, ValidationError):
-        return Tally(key)
-    return tally if tally.key == key else Tally(key)
+def _tally_file(folder: Path, variant: str, population: str) -> Path:
+    return folder / FOLDER / f"{variant}.{population}.json"
 
 
 def _save(file: Path, tally: Tally) -> None:

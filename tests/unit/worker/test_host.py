@@ -28,6 +28,7 @@ from worker.models.synthetic import (
     tiny_weights,
     vocabulary,
 )
+from worker.profile_file import ProfileOf, no_profile
 from worker.records import Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
 from worker.warmup import Warmup
@@ -48,7 +49,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Bench:
     """A host whose engine calls can be stopped before they begin."""
 
-    def __init__(self, repository: Path, *variants: str, room: int = 1 << 40) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        *variants: str,
+        room: int = 1 << 40,
+        profile_of: ProfileOf = no_profile,
+    ) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.at_gate = threading.Event()
@@ -63,6 +70,7 @@ class Bench:
             release=self._release,
             memory=lambda: MemoryRoom(self.room, "control group test"),
             on_change=self._changed,
+            profile_of=profile_of,
         )
 
     def _on_engine(self, function: Callable[[], T]) -> T:

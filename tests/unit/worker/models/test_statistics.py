@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.models.statistics import accuracy_evidence, wilson_interval
+from worker.models.statistics import (
+    accuracy_evidence,
+    difference_interval,
+    paired_difference,
+    wilson_interval,
+)
 
 
 def test_known_intervals() -> None:
@@ -35,3 +40,25 @@ def test_evidence_carries_all_numbers() -> None:
     evidence = accuracy_evidence("p", 9, 10)
     assert (evidence.population, evidence.metric, evidence.n) == ("p", "accuracy", 10)
     assert evidence.low < evidence.value == 0.9 < evidence.high
+
+
+def test_the_unpaired_interval_is_newcombes() -> None:
+    # Newcombe 1998, table II, case (a): 56/70 against 48/80, method 10.
+    one, other = accuracy_evidence("p", 56, 70), accuracy_evidence("p", 48, 80)
+    assert difference_interval(one, other) == pytest.approx((0.0524, 0.3339), abs=5e-4)
+
+
+def test_the_paired_interval_is_narrower_and_holds_the_difference() -> None:
+    one = [True] * 900 + [False] * 90 + [True] * 6 + [False] * 4
+    other = [True] * 900 + [False] * 90 + [False] * 6 + [True] * 4
+    difference, low, high = paired_difference(one, other)
+    assert difference == pytest.approx(0.002)
+    assert low < difference < high
+    loose = difference_interval(
+        accuracy_evidence("p", sum(one), 1000), accuracy_evidence("p", sum(other), 1000)
+    )
+    assert high - low < (loose[1] - loose[0]) / 3
+    same = paired_difference(one, one)
+    assert same[0] == 0.0 and same[1] < 0.0 < same[2]
+    with pytest.raises(ValueError, match="as many items"):
+        paired_difference([True], [])
