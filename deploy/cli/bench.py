@@ -53,6 +53,35 @@ def overhead(
 
 
 @app.command()
+def flood(
+    factor: Annotated[float, typer.Option(min=1.0, help="Times the capacity to offer.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of the flood.")] = 10.0,
+    deadline_ms: Annotated[float, typer.Option(min=1.0, help="Deadline of each.")] = 500.0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and texts.")] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Offer many times what can be served, and see whether the admitted are on time.
+
+    Starts a control plane and a worker for each granted core, with a small synthetic model.
+    """
+    from rich.console import Console
+
+    from bench.flood import FloodSettings, run_flood
+    from bench.load.run import DriverError
+    from deploy.cluster import ClusterError
+    from worker.cpu_plan import read_cpu_plan
+
+    settings = FloodSettings(read_cpu_plan().cores, factor, seconds, deadline_ms, seed)
+    try:
+        with Console().status("starting") as status:
+            report = run_flood(settings, status.update)
+    except (ClusterError, DriverError, ValueError) as error:
+        fail(str(error))
+    print_summary(report)
+    finish(report, json)
+
+
+@app.command()
 def accuracy(
     variants: Annotated[
         list[str] | None, typer.Argument(help="Variants to check; default: all of them.")

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 
 from tests.integration.conftest import StartCluster
-from tests.integration.support import Client, Tally, connected, resident_mib, settled
+from tests.integration.support import PATIENT, Client, Tally, connected, resident_mib, settled
 
 STORM = 10_000
 AT_ONCE = 250
@@ -29,7 +29,7 @@ async def storm(client: Client, calls: int, tally: Tally) -> None:
 async def test_after_a_storm_of_cancels_every_gauge_is_zero_and_memory_is_back(
     start_cluster: StartCluster,
 ) -> None:
-    cluster = start_cluster(1, models=("paced",))
+    cluster = start_cluster(1, models=("paced",), controlplane=PATIENT)
     names = ("controlplane", "worker-0")
     tally = Tally()
     async with connected(cluster.address) as client:
@@ -42,8 +42,7 @@ async def test_after_a_storm_of_cancels_every_gauge_is_zero_and_memory_is_back(
         answers = await client.many("paced", ["good film"] * 20)
     assert tally.ended == STORM // 4 + STORM
     assert tally.codes["CANCELLED"] > STORM // 2
-    # A machine that is busy enough may keep the worker silent for a while: unavailable.
-    assert set(tally.codes) <= {"CANCELLED", "OK", "UNAVAILABLE"}, tally.details
+    assert set(tally.codes) <= {"CANCELLED", "OK"}, tally.details
     assert len(answers) == 20
     assert status.expired_work_executed == 0
     grown = {name: after[name] - before[name] for name in names}

@@ -11,7 +11,7 @@ from bench.load.plan import LoadPlan
 from bench.load.run import run_load
 from bench.workloads import tiny_workload
 from tests.integration.conftest import StartCluster
-from tests.integration.support import connected, resident_mib, settled
+from tests.integration.support import PATIENT, connected, resident_mib, settled
 
 MAX_ITEMS = 64
 GROWTH_MIB = 48
@@ -21,7 +21,8 @@ async def test_a_flood_is_refused_early_and_within_bounds(
     start_cluster: StartCluster, record_property: Callable[[str, object], None]
 ) -> None:
     queue = {"max_items": MAX_ITEMS, "max_predicted_work_ms": 1500}
-    cluster = start_cluster(1, models=("heavy",), controlplane={"queue": queue, "max_batch": 1})
+    settings = {"queue": queue, "max_batch": 1, **PATIENT}
+    cluster = start_cluster(1, models=("heavy",), controlplane=settings)
     workload = tiny_workload()
     closed = LoadPlan(
         target=cluster.address,
@@ -51,9 +52,8 @@ async def test_a_flood_is_refused_early_and_within_bounds(
 
     assert deepest <= MAX_ITEMS
     assert result.outcomes["RESOURCE_EXHAUSTED"] > result.offered / 2
-    # A machine that is busy enough may keep its only worker silent for a while: unavailable.
-    ends = {"OK", "LATE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
-    assert set(result.outcomes) <= ends
+    ends = {"OK", "LATE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+    assert set(result.outcomes) <= ends, result.examples
     assert result.answered > 0
     status = settled(cluster.address)
     assert status.expired_work_executed == 0
