@@ -55,7 +55,12 @@ def run_flood(
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-flood-")))
         build_synthetic(base / "models", MODEL, busy=_BUSY)
         spec = ClusterSpec(
-            settings.workers, base / "state", listen="127.0.0.1:0", repository=base / "models"
+            settings.workers,
+            base / "state",
+            listen="127.0.0.1:0",
+            repository=base / "models",
+            # Shared runs of this model cost what one does: a flood would raise the capacity.
+            controlplane={"max_batch": 1},
         )
         cluster = stack.enter_context(LocalCluster(spec))
         cluster.wait_ready(timeout_s=60)
