@@ -54,6 +54,12 @@ def overhead(
 
 @app.command()
 def flood(
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Default: the granted cores but one, for control plane and driver."
+        ),
+    ] = None,
     factor: Annotated[float, typer.Option(min=1.0, help="Times the capacity to offer.")] = 10.0,
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of the flood.")] = 10.0,
     deadline_ms: Annotated[float, typer.Option(min=1.0, help="Deadline of each.")] = 500.0,
@@ -62,7 +68,7 @@ def flood(
 ) -> None:
     """Offer many times what can be served, and see whether the admitted are on time.
 
-    Starts a control plane and a worker for each granted core, with a small synthetic model.
+    Starts a control plane and workers with a small synthetic model.
     """
     from rich.console import Console
 
@@ -71,7 +77,13 @@ def flood(
     from deploy.cluster import ClusterError
     from worker.cpu_plan import read_cpu_plan
 
-    settings = FloodSettings(read_cpu_plan().cores, factor, seconds, deadline_ms, seed)
+    settings = FloodSettings(
+        workers=workers or max(1, read_cpu_plan().cores - 1),
+        factor=factor,
+        seconds=seconds,
+        deadline_ms=deadline_ms,
+        seed=seed,
+    )
     try:
         with Console().status("starting") as status:
             report = run_flood(settings, status.update)
