@@ -1,8 +1,8 @@
 """The simulator and the clairvoyant bound on the traffic that live policies met.
 
 Arrivals, texts' lengths and deadlines are the live run's own. Services are those of the served
-profiles times the ratios measured in the reference policy's live runs at the same load, and
-message times are measured there too; nothing else is fitted.
+profiles times the ratios measured in the reference policy's live runs at the same load, slow
+together as they were there, and message times are measured there too; nothing else is fitted.
 """
 
 from __future__ import annotations
@@ -39,21 +39,24 @@ def calibration_at(points: Sequence[Point], load: float) -> Calibration | None:
 
 
 def recorded_workload(
-    settings: CompareSettings, job: Job, baseline: Baseline, texts: Texts, front_ns: int
+    settings: CompareSettings, job: Job, baseline: Baseline, texts: Texts, measured: Calibration
 ) -> Workload:
-    """The traffic of a job for the simulator; what callers lose before and after the server
-    is taken off their time.
+    """The traffic of a job for the simulator, with luck and lost time as measured.
+
+    The control plane knows a deadline as time left when a request was sent, so what requests
+    and answers take on the way is lost to callers without its knowing.
     """
     schedule = draw_schedule(settings.plan(job, baseline), texts)
     generator = np.random.default_rng((job.seed, 1))
     count = len(schedule.due_ns)
-    budget = np.maximum(1, schedule.budget_ns - front_ns)
+    budget = np.maximum(1, schedule.budget_ns - measured.lag_ns)
     return Workload(
         arrived_ns=schedule.due_ns,
         tokens=np.array(texts.tokens, np.int64)[schedule.text],
         deadline_ns=schedule.due_ns + budget,
-        luck=generator.standard_normal(count),
+        luck=measured.luck(generator, schedule.due_ns),
         tail=generator.random(count),
+        reply_ns=measured.hops(generator, count),
     )
 
 
@@ -87,7 +90,7 @@ def simulate_job(
     faults: Faults | None = None,
 ) -> Played:
     """Simulates the policy of a job on its live traffic; the point's policy is `sim-...`."""
-    workload = recorded_workload(settings, job, baseline, texts, calibration.front_ns)
+    workload = recorded_workload(settings, job, baseline, texts, calibration)
     deployed = deployment(settings, calibration, job.policy)
     world = World(workload, served.table(), replace(deployed, faults=faults or Faults()))
     point = _point(world.run(), f"sim-{job.policy}", job, calibration)
@@ -103,7 +106,7 @@ def bound_job(
     calibration: Calibration,
 ) -> Point:
     """The clairvoyant bound on the live traffic of a load and seed, as a point."""
-    workload = recorded_workload(settings, job, baseline, texts, calibration.front_ns)
+    workload = recorded_workload(settings, job, baseline, texts, calibration)
     bound = estimate_bound(
         workload,
         served.table(),

@@ -62,6 +62,8 @@ def estimate_bound(
     quality = np.array([table.candidates[k].quality for k in numbers])
     service = _services(workload, table, numbers, noise or Noise())
     budget = (workload.deadline_ns - workload.arrived_ns - trip_ns).astype(np.float64)
+    if workload.reply_ns is not None:
+        budget -= workload.reply_ns
     counted = workload.arrived_ns >= int(warmup_s * 1e9)
     plan, worth = _relaxed_plan(workload, service, quality, budget, counted, workers)
     relaxed = _play_pooled(workload, service, budget, plan, workers)

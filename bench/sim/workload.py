@@ -22,7 +22,9 @@ class Workload:
 
     `luck` is a standard normal number that becomes the noise of the request's service on
     whichever variant it runs, and `tail` a uniform number that says whether that service is
-    one of the long ones: so every policy, and the bound, meets the same services.
+    one of the long ones: so every policy, and the bound, meets the same services. `reply_ns`
+    is what callers lose on the way from and to the control plane: an answer that leaves it
+    later than so long before the deadline is late (None: nothing is lost).
     """
 
     arrived_ns: NDArray[np.int64]
@@ -30,12 +32,14 @@ class Workload:
     deadline_ns: NDArray[np.int64]
     luck: NDArray[np.float64]
     tail: NDArray[np.float64]
+    reply_ns: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrived_ns)
 
     def __post_init__(self) -> None:
-        columns = (self.tokens, self.deadline_ns, self.luck, self.tail)
+        columns = [self.tokens, self.deadline_ns, self.luck, self.tail]
+        columns += [] if self.reply_ns is None else [self.reply_ns]
         if any(len(column) != len(self.arrived_ns) for column in columns):
             raise ValueError("the columns of a workload must be equally long")
         if len(self) and np.any(np.diff(self.arrived_ns) < 0):

@@ -103,6 +103,8 @@ class World:
         # Request -> the flight that has it now; only waiting and running requests are here.
         self._flight: dict[int, Flight | None] = {}
         count = len(workload)
+        lost = workload.reply_ns
+        self._reply_ns: list[int] = [0] * count if lost is None else lost.tolist()
         self._ending = np.full(count, -1, dtype=np.int8)
         self._variant = np.full(count, -1, dtype=np.int16)
         self._done = np.zeros(count, dtype=np.int64)
@@ -194,7 +196,7 @@ class World:
             return
         self._answered[request.id] = True
         self._variant[request.id] = flight.table.numbers[flight.candidate.name]
-        late = now > request.deadline_ns
+        late = now + self._reply_ns[request.id] > request.deadline_ns
         self._end(request.id, Ending.LATE if late else Ending.ON_TIME, now)
 
     # --- decisions ------------------------------------------------------------------

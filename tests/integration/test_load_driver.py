@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from bench.load.plan import LoadPlan, Protocol
 from bench.load.run import run_load, run_records
 from bench.report import read_report
-from bench.sim.calibration import Calibration, calibrate, pooled
+from bench.sim.calibration import calibrate
 from bench.sim.live import live_model
 from bench.workloads import tiny_workload
 from deploy.cli import app
@@ -102,12 +102,4 @@ async def test_a_run_calibrates_the_simulator(start_cluster: StartCluster) -> No
     assert found is not None and found.runs > 5
     assert all(ratio > 0 for row in found.ratios.values() for ratio in row)
     assert all(np.all(np.diff(row) >= 0) for row in found.ratios.values())
-    back = Calibration.from_point(found.as_point())
-    assert (back.trip_ns, back.runs, set(back.ratios)) == (
-        found.trip_ns,
-        found.runs,
-        set(found.ratios),
-    )
-    twice = pooled([found, found])
-    assert twice is not None and twice.runs == 2 * found.runs
-    assert twice.ratios[""] == pytest.approx(found.ratios[""])
+    assert found.trip_ns > 0 and min(found.hops_ns) >= 0
