@@ -49,6 +49,7 @@ def make_means(config: WorkerConfig) -> Means:
             time.time_ns() - time.monotonic_ns(),
         ),
         generator=np.random.default_rng(),
+        wait_s=time.sleep,
     )
 
 

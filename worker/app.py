@@ -23,6 +23,7 @@ from worker.host import ModelHost
 from worker.loop import Clocks, EngineLoop
 from worker.memory import memory_room
 from worker.meter import LoadMeter
+from worker.prepared import default_cache
 from worker.profile_file import own_machine, profiles_of
 from worker.refusals import NotFound, Unavailable
 from worker.rpc import convert
@@ -32,6 +33,7 @@ from worker.rpc.fleet_client import FleetClient
 from worker.rpc.server import WorkerServer, advertised
 from worker.rpc.servicer import WorkerServicer
 from worker.telemetry import Tracing
+from worker.warm_profiles import HostProfiles
 from worker.warmup import Warmup
 from worker.watchdog import Watchdog
 
@@ -45,12 +47,13 @@ _STOP_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Clocks, meters and the generator, made by the process and passed down."""
+    """Clocks, meters, the generator and a way to wait, made by the process and passed down."""
 
     clocks: Clocks
     meter: LoadMeter
     tracing: Tracing
     generator: np.random.Generator
+    wait_s: Callable[[float], None]
 
 
 class WorkerApp:
@@ -65,6 +68,7 @@ class WorkerApp:
         self._exit = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         now_ns = means.clocks.now_ns
+        machine = own_machine(config.intra_op_threads)
         self.host = ModelHost(
             config.repository,
             variants=config.variants,
@@ -79,7 +83,12 @@ class WorkerApp:
             release=self._release,
             memory=memory_room,
             on_change=self._notify,
-            profile_of=profiles_of(own_machine(config.intra_op_threads)),
+            profile_of=profiles_of(machine),
+            warm_profiles=HostProfiles(
+                default_cache().with_name("profiles"),
+                f"{machine} {config.warm_budget_ms}",
+                means.wait_s,
+            ),
         )
         self.engine = EngineLoop(
             self.host,

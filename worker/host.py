@@ -35,9 +35,10 @@ from worker.models.manifest import (
     load_manifest,
 )
 from worker.profile import VariantProfile
-from worker.profile_file import ProfileOf, no_profile
+from worker.profile_file import ProfileOf, content_digest, no_profile
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
+from worker.warm_profiles import NoWarmProfiles, WarmProfiles, warm_profile
 from worker.warmup import Warmup
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class ModelHost:
     `variants` empty allows all. `release` runs a function on the engine thread after the
     work queued before it, and waits. `profile_of` gives the profile that was measured for a
     variant of a folder from these files on this class of machine, if any; it stands in for
-    what the warm-up would measure. `on_change` is called, on any thread, whenever a snapshot
+    what the warm-up would measure. `warm_profiles` are what warm-ups of this host measured
+    before. `on_change` is called, on any thread, whenever a snapshot
     would differ.
     """
 
@@ -69,6 +71,7 @@ class ModelHost:
         memory: Callable[[], MemoryRoom],
         on_change: Callable[[], None],
         profile_of: ProfileOf = no_profile,
+        warm_profiles: WarmProfiles | None = None,
     ) -> None:
         self._repository = repository
         self._allowed = frozenset(variants)
@@ -78,6 +81,7 @@ class ModelHost:
         self._memory = memory
         self._on_change = on_change
         self._profile_of = profile_of
+        self._warm_profiles = warm_profiles or NoWarmProfiles()
         # One load, warm-up or unload at a time; held for as long as that takes.
         self._changing = threading.Lock()
         # Guards the models; held for moments only.
@@ -159,7 +163,7 @@ class ModelHost:
                 loaded = list(model.loaded.values())
             share = 1 / max(len(loaded), 1)
             for number, variant in enumerate(loaded):
-                profile = self._measure(model, variant, number * share, share)
+                profile = self._measure(model, variant, number * share, share, again=True)
                 with self._update():
                     model.loaded[variant.variant.name] = replace(variant, profile=profile)
             self._advance(model, 1.0)
@@ -227,7 +231,13 @@ class ModelHost:
             model.checked.add(ref.path)
 
     def _measure(
-        self, model: HostedModel, loaded: LoadedVariant, start: float, share: float
+        self,
+        model: HostedModel,
+        loaded: LoadedVariant,
+        start: float,
+        share: float,
+        *,
+        again: bool = False,
     ) -> VariantProfile | None:
         def advance(part: float) -> None:
             self._advance(model, start + share * part)
@@ -235,7 +245,8 @@ class ModelHost:
         files = variant_files(model.folder, model.manifest, loaded.variant).values()
         stored = self._profile_of(model.folder, loaded.variant.name, files)
         if stored is None:
-            return self._warmup.measure(loaded, advance)
+            kept, content = self._warm_profiles, content_digest(files)
+            return warm_profile(kept, self._warmup, loaded, content, advance, again=again)
         ratio = self._warmup.compare(loaded, stored)
         if not 1 / _LARGE_RATIO < ratio < _LARGE_RATIO:
             log.warning(
