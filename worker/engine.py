@@ -8,7 +8,7 @@ module is imported (ImportError when it does not fit); nothing else imports the 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,8 @@ from worker.prepared import (
 )
 
 RunToken = _engine.RunToken
+
+KV_BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,114 @@ class Session:
         """
         given = None if outputs is None else dict(outputs)
         return self._session.run(dict(feeds), given, token)
+
+    def run_step(
+        self,
+        arena: KvArena,
+        feeds: Mapping[str, NDArray[Any]],
+        *,
+        row_offsets: NDArray[np.int32],
+        past_lengths: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+        token: RunToken | None = None,
+    ) -> StepOutputs:
+        """Run a decoder graph once on `arena`, with the GIL released.
+
+        Sequence s owns rows `row_offsets[s]` to `row_offsets[s + 1]` of the run, its tokens from
+        position `past_lengths[s]` on; its token p lies in block `block_table[s, p // 16]`. Unused
+        columns of the table hold anything. All of it is checked against the arena first: nothing
+        is read that no token was written to, nothing is written that is shared. `feeds` are the
+        graph's other inputs. A run that does not end well leaves its positions empty.
+
+        Raises:
+            InvalidInput: the step or a tensor does not fit.
+            RunTerminated: `token` fired before the end.
+            EngineFault: ONNX Runtime failed.
+        """
+        outputs, attention_ns = _engine.run_step(
+            self._session,
+            arena._arena,
+            row_offsets=row_offsets,
+            past_lengths=past_lengths,
+            block_table=block_table,
+            feeds=dict(feeds),
+            token=token,
+        )
+        return StepOutputs(outputs, attention_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """A decoder run's outputs by name, and the nanoseconds of it that attention took."""
+
+    tensors: dict[str, NDArray[Any]]
+    attention_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvStats:
+    """An arena's occupancy: counts of blocks, and token slots that hold a token.
+
+    `zeroed` counts blocks wiped since the start because another owner got them; `bytes` is the
+    size of the whole arena.
+    """
+
+    blocks: int
+    used: int
+    shared: int
+    filled: int
+    zeroed: int
+    bytes: int
+    huge_pages: bool
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the used blocks' token slots that hold no token."""
+        return 1 - self.filled / (self.used * KV_BLOCK_TOKENS) if self.used else 0.0
+
+
+class KvArena:
+    """Memory of keys and values in blocks of 16 tokens with reference counts.
+
+    The caller decides which blocks are taken and keeps a ledger of his own; the arena checks each
+    change whole before making any of it. Thread-safe; refuses changes while a step runs.
+    Raises `InvalidInput` for sizes without sense, `EngineFault` when there is no memory.
+    """
+
+    def __init__(
+        self, *, layers: int, kv_heads: int, head_dim: int, blocks: int, half: bool = True
+    ) -> None:
+        self._arena = _engine.KvArena(
+            layers=layers, kv_heads=kv_heads, head_dim=head_dim, blocks=blocks, half=half
+        )
+
+    def acquire(self, blocks: Sequence[int], owner: int) -> None:
+        """Take free blocks for `owner`; those that were another owner's last are zeroed."""
+        self._arena.acquire(list(blocks), owner)
+
+    def retain(self, blocks: Sequence[int]) -> None:
+        """Add one reference to each of these used blocks."""
+        self._arena.retain(list(blocks))
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drop one reference of each; a block without references is free."""
+        self._arena.release(list(blocks))
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a block's keys, values and fill into one of the same owner with one reference."""
+        self._arena.copy(source, target)
+
+    def references(self) -> tuple[int, ...]:
+        """References to each block."""
+        return tuple(self._arena.references().tolist())
+
+    def filled(self) -> tuple[int, ...]:
+        """Tokens that each block holds."""
+        return tuple(self._arena.filled().tolist())
+
+    def stats(self) -> KvStats:
+        """Occupancy now."""
+        return KvStats(*self._arena.stats())
 
 
 @lru_cache(maxsize=1)

@@ -43,6 +43,7 @@ py::object ToPython(Output& output, const HeldDestinations& held);
 py::tuple Describe(const std::vector<TensorSpec>& specs);
 
 void BindSession(py::module_& module);
+void BindArena(py::module_& module);
 void BindKernels(py::module_& module);
 
 }  // namespace orchid::bindings

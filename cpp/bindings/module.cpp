@@ -42,5 +42,6 @@ PYBIND11_MODULE(_engine, module) {
                         py::object(errors.attr("EngineFault")).release().ptr()};
   py::register_local_exception_translator(&bindings::Translate);
   bindings::BindSession(module);
+  bindings::BindArena(module);
   bindings::BindKernels(module);
 }

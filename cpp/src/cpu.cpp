@@ -58,6 +58,14 @@ Simd DetectSimd() {
 
 const char* Name(Simd simd) { return simd == Simd::kAvx2 ? "avx2" : "portable"; }
 
+bool HasF16c() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
 bool HasAvx512() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&

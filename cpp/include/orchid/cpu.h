@@ -12,6 +12,9 @@ Simd DetectSimd();
 
 const char* Name(Simd simd);
 
+// True when half precision may be converted in hardware.
+bool HasF16c();
+
 // True when 512-bit FMA may be used (only the FMA rate measurement asks).
 bool HasAvx512();
 

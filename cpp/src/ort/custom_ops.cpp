@@ -10,22 +10,11 @@
 #include "orchid/ragged.h"
 #include "orchid/row_offsets.h"
 #include "ort/api.h"
+#include "ort/op_support.h"
+#include "ort/paged_ops.h"
 
 namespace orchid {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-Shape ShapeOf(const Ort::ConstValue& value) { return value.GetTensorTypeAndShapeInfo().GetShape(); }
-
-Shape MatrixShape(const Ort::ConstValue& value, const char* name) {
-  Shape shape = ShapeOf(value);
-  if (shape.size() != 2) {
-    throw InvalidInput(std::string(name) + " has rank " + std::to_string(shape.size()) +
-                       "; accepted is 2");
-  }
-  return shape;
-}
 
 struct Offsets {
   const std::int32_t* data;
@@ -42,19 +31,6 @@ Offsets CheckedOffsets(const Ort::ConstValue& value, std::int64_t rows) {
   return {data, shape[0] - 1};
 }
 
-// Exceptions must not cross ONNX Runtime's C frames, so they become statuses here.
-template <typename F>
-OrtStatusPtr Guarded(F&& f) noexcept {
-  try {
-    f();
-    return nullptr;
-  } catch (const InvalidInput& e) {
-    return Ort::GetApi().CreateStatus(ORT_INVALID_ARGUMENT, e.what());
-  } catch (const std::exception& e) {
-    return Ort::GetApi().CreateStatus(ORT_FAIL, e.what());
-  }
-}
-
 class RaggedAttentionKernel {
  public:
   explicit RaggedAttentionKernel(const OrtKernelInfo* raw) : simd_(DetectSimd()) {
@@ -63,12 +39,7 @@ class RaggedAttentionKernel {
     if (heads_ < 1) {
       throw InvalidInput("num_heads is " + std::to_string(heads_) + "; accepted is at least 1");
     }
-    // ONNX Runtime has no "has attribute": absence is its error.
-    try {
-      scale_ = info.GetAttribute<float>("scale");
-    } catch (const Ort::Exception&) {
-      scale_ = 0.0F;
-    }
+    scale_ = FloatAttribute(info, "scale", 0.0F);
   }
 
   OrtStatusPtr ComputeV2(OrtKernelContext* raw) noexcept {
@@ -161,20 +132,6 @@ class RaggedPositionsKernel {
   }
 };
 
-constexpr auto kFloat = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-constexpr auto kInt32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
-constexpr auto kInt64 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-
-// What the three operators share: CPU, one output of the first input's type, status-based errors.
-template <typename Op, typename Kernel>
-struct OpBase : Ort::CustomOpBase<Op, Kernel, true> {
-  OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
-    return Guarded([&] { *kernel = new Kernel(info); });
-  }
-  const char* GetExecutionProviderType() const { return "CPUExecutionProvider"; }
-  std::size_t GetOutputTypeCount() const { return 1; }
-};
-
 struct RaggedAttentionOp : OpBase<RaggedAttentionOp, RaggedAttentionKernel> {
   const char* GetName() const { return "RaggedAttention"; }
   std::size_t GetInputTypeCount() const { return 3; }
@@ -214,6 +171,7 @@ struct Domain {
   RaggedAttentionOp attention;
   RaggedMeanOp mean;
   RaggedPositionsOp positions;
+  PagedOps paged;
   Ort::CustomOpDomain domain{"orchid"};
 };
 
@@ -227,6 +185,7 @@ void MakeCustomOps() {
   made->domain.Add(&made->attention);
   made->domain.Add(&made->mean);
   made->domain.Add(&made->positions);
+  made->paged.AddTo(made->domain);
   g_domain = made;
 }
 
