@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 PolicyName = Literal[
-    "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
+    "orchid", "price", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
 ]
 
 

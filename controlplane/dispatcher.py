@@ -206,6 +206,7 @@ class Dispatcher:
         """A message came from the worker."""
         self._members.heard(session)
         self._scheduler.host_cpu(session.load.host_cpu_percent, session.heard_ns)
+        self._scheduler.refresh(session.heard_ns)
 
     # --- results --------------------------------------------------------------------
 

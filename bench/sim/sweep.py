@@ -25,7 +25,15 @@ from bench.sim.workload import (
 )
 from bench.sim.world import SimSettings, simulate
 
-POLICIES = ("orchid", "accurate", "cheap", "published-accurate", "published-adaptive", "early")
+POLICIES = (
+    "orchid",
+    "price",
+    "accurate",
+    "cheap",
+    "published-accurate",
+    "published-adaptive",
+    "early",
+)
 BOUND = "bound"
 LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.3, 2.0, 3.0)
 

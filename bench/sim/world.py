@@ -295,6 +295,7 @@ class World:
                 run_ns=run_ns,
                 whole=run_ns >= job.full_ns,
             )
+            self._scheduler.refresh(at)
             if ended is not None and run_ns:
                 for request in flight.requests:
                     self._answer(request, flight, at)

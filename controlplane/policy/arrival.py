@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controlplane.policy.admission import Bounds, Load
+from controlplane.policy.admission import Admission, Bounds, Load, admit
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.selector import Estimate
 
@@ -30,3 +30,23 @@ class Arrival(NamedTuple):
     table: VariantTable
     in_flight: int = 0
     cpu_percent: float = 0.0
+
+    def fastest(self) -> int:
+        """Place of the eligible variant with the least prediction."""
+        predicted = [estimate.predicted_ns for estimate in self.estimates]
+        return predicted.index(min(predicted))
+
+    def admit(self, place: int, variants: tuple[int, ...], z: float) -> Admission:
+        """Admit for `variants` if the estimate at `place` is in time; see `admission.admit`."""
+        estimate = self.estimates[place]
+        return admit(
+            variants,
+            service_ns=estimate.predicted_ns,
+            hopeful_ns=min(estimate.predicted_ns, self.nominal_ns[place]),
+            sigma=estimate.sigma,
+            slack_ns=self.slack_ns,
+            trip_ns=self.trip_ns,
+            load=self.load,
+            bounds=self.bounds,
+            z=z,
+        )

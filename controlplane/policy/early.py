@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.policy.admission import Admission, Load, admit
+from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.margins import needed_ns
 from controlplane.policy.records import Decision
@@ -32,6 +32,9 @@ class Early:
         """Keeps nothing between decisions, so one serves every pool."""
         return self
 
+    def refresh(self, now_ns: int) -> None:
+        """Has nothing to prepare."""
+
     def admit(self, arrival: Arrival) -> Admission:
         """Fix the variant, or refuse what no variant is expected to finish."""
         load, bounds = arrival.load, arrival.bounds
@@ -41,21 +44,9 @@ class Early:
                 needed = self._needed_ns(estimate, load, arrival.trip_ns)
                 if needed <= arrival.slack_ns:
                     return Admission(True, "", (estimate.variant,), needed, 0)
-        places = range(len(arrival.estimates))
-        place = min(places, key=lambda i: arrival.estimates[i].predicted_ns)
-        fastest = arrival.estimates[place]
+        place = arrival.fastest()
         # Refuses, unless a worker idles and a wrong correction can only heal by a run.
-        return admit(
-            (fastest.variant,),
-            service_ns=fastest.predicted_ns,
-            hopeful_ns=min(fastest.predicted_ns, arrival.nominal_ns[place]),
-            sigma=fastest.sigma,
-            slack_ns=arrival.slack_ns,
-            trip_ns=arrival.trip_ns,
-            load=load,
-            bounds=bounds,
-            z=self.confidence_z,
-        )
+        return arrival.admit(place, (arrival.estimates[place].variant,), self.confidence_z)
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """Run the fixed variant unless the request has expired."""

@@ -27,7 +27,9 @@ _TOLERATED_WAKES = 4
 class Flight:
     """A run handed to a worker and not ended. `started_ns` is -1 while it waits there.
 
-    `direct` says that the worker was idle when the run was sent.
+    `ahead_ns` is the way there and back and the wait at the worker, as expected when it
+    was sent; `chance` is what its head was given to be on time, `direct` says that the
+    worker was idle then.
     """
 
     id: int
@@ -42,6 +44,8 @@ class Flight:
     predicted_ns: int
     sigma: float
     sent_ns: int
+    ahead_ns: int
+    chance: float
     started_ns: int = -1
     direct: bool = False
 

@@ -9,19 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controlplane.policy.admission import Admission, admit
+from controlplane.policy.admission import Admission
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.early import Early
+from controlplane.policy.orchid import Orchid
+from controlplane.policy.price import Price
 from controlplane.policy.published import Published
 from controlplane.policy.records import Decision
-from controlplane.policy.selector import (
-    Estimate,
-    Reason,
-    Situation,
-    fixed,
-    late_binding,
-    reserve_share,
-)
+from controlplane.policy.selector import Estimate, Reason, Situation, fixed
 
 
 class Policy(Protocol):
@@ -42,48 +37,14 @@ class Policy(Protocol):
     def of_pool(self) -> Policy:
         """The policy for one more pool: itself, unless it remembers arrivals."""
 
+    def refresh(self, now_ns: int) -> None:
+        """Prepare for decisions to come, between decisions; cheap enough to be called often."""
+
     def admit(self, arrival: Arrival) -> Admission:
         """Admit or refuse; an admission may leave fewer variants than were eligible."""
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """Run the head on one of the estimates, or drop it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Orchid:
-    """Late binding with a reserve (see `selector.late_binding`)."""
-
-    confidence_z: float = 1.645
-    reserve: float = 0.35
-    name: str = "orchid"
-    by_deadline: bool = True
-    second_look: bool = True
-
-    def of_pool(self) -> Orchid:
-        """Keeps nothing between decisions, so one serves every pool."""
-        return self
-
-    def admit(self, arrival: Arrival) -> Admission:
-        """Refuse what would be late even on its fastest eligible variant."""
-        predicted = [estimate.predicted_ns for estimate in arrival.estimates]
-        place = predicted.index(min(predicted))
-        fastest = arrival.estimates[place]
-        return admit(
-            arrival.eligible,
-            service_ns=fastest.predicted_ns,
-            hopeful_ns=min(fastest.predicted_ns, arrival.nominal_ns[place]),
-            sigma=fastest.sigma,
-            slack_ns=arrival.slack_ns,
-            trip_ns=arrival.trip_ns,
-            load=arrival.load,
-            bounds=arrival.bounds,
-            z=self.confidence_z,
-        )
-
-    def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
-        """The design's rule for the head of the queue."""
-        reserve = reserve_share(self.reserve, situation.utilisation)
-        return late_binding(estimates, situation, z=self.confidence_z, reserve=reserve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +65,15 @@ class Fixed:
         """Keeps nothing between decisions, so one serves every pool."""
         return self
 
+    def refresh(self, now_ns: int) -> None:
+        """Has nothing to prepare."""
+
     def admit(self, arrival: Arrival) -> Admission:
         """Refuse when work ahead plus own service is more than the deadline leaves."""
         places = range(len(arrival.estimates))
         place = min(places, key=lambda i: arrival.nominal_ns[i]) if self.cheapest else 0
         chosen = arrival.estimates[place]
-        return admit(
-            (chosen.variant,),
-            service_ns=chosen.predicted_ns,
-            hopeful_ns=min(chosen.predicted_ns, arrival.nominal_ns[place]),
-            sigma=chosen.sigma,
-            slack_ns=arrival.slack_ns,
-            trip_ns=arrival.trip_ns,
-            load=arrival.load,
-            bounds=arrival.bounds,
-            z=0.0,
-        )
+        return arrival.admit(place, (chosen.variant,), z=0.0)
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """Run the fixed variant unless the request has expired."""
@@ -130,6 +84,7 @@ def build(name: str, *, confidence_z: float, reserve: float) -> Policy:
     """The policy called `name`; ValueError names the known ones."""
     makers: dict[str, Callable[[], Policy]] = {
         "orchid": lambda: Orchid(confidence_z, reserve),
+        "price": lambda: Price(Orchid(confidence_z, reserve)),
         "accurate": lambda: Fixed("accurate", Reason.FIXED_ACCURATE, cheapest=False),
         "cheap": lambda: Fixed("cheap", Reason.FIXED_CHEAP, cheapest=True),
         "published-adaptive": lambda: Published(accurate_only=False),

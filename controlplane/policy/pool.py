@@ -8,15 +8,15 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
-from controlplane.policy.corrections import Corrections
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
+from controlplane.policy.foresight import Foresight
 from controlplane.policy.ledgers import BusyWork, FreeTimes, QueuedWork
 from controlplane.policy.policies import Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
-from controlplane.policy.selector import Estimate, Reason, Situation
+from controlplane.policy.selector import Reason, Situation
 
 # How far behind the head a worker looks for a request that its variants can answer.
 _SCAN = 64
@@ -34,7 +34,7 @@ class Pool:
         self.model = model
         self.table = table
         self.policy = policy
-        self.corrections = Corrections([c.profile.sigma for c in table.candidates])
+        self.foresight = Foresight(table)
         self.queued = 0
         self.live = 0
         self.idle = 0
@@ -60,7 +60,7 @@ class Pool:
 
     def own_work_ns(self) -> float:
         """Corrected work queued here, each request on its fastest eligible variant."""
-        return self._work.corrected(self.corrections.factors)
+        return self._work.corrected(self.foresight.corrections.factors)
 
     def queued_work_ns(self) -> float:
         """Corrected work queued here and in the pools that share workers."""
@@ -83,7 +83,7 @@ class Pool:
         `request.eligible`.
         """
         nominal = self._nominal(request)
-        estimates = self._estimates(request.eligible, nominal, -1)
+        estimates = self.foresight.estimates(request.eligible, nominal)
         self.demand.arrive(min([estimate.predicted_ns for estimate in estimates]), now_ns)
         admission = self.policy.admit(
             Arrival(
@@ -139,7 +139,9 @@ class Pool:
             return None
         for entry in self._runnable(taker.mask):
             situation = self._situation(entry, taker, now_ns, trip_ns)
-            estimates = self._estimates(entry.request.eligible, entry.nominal_ns, taker.mask)
+            estimates = self.foresight.estimates(
+                entry.request.eligible, entry.nominal_ns, taker.mask
+            )
             decision = self.policy.decide(estimates, situation)
             poor = decision.kind is DecisionKind.DROP or decision.reason == Reason.LAST_CHANCE
             if poor and entry.mask & ~taker.mask and situation.slack_ns > 0:
@@ -147,36 +149,16 @@ class Pool:
                 continue
             self._remove(entry)
             if decision.kind is DecisionKind.RUN:
+                chosen = next(e for e in estimates if e.variant == decision.variant)
+                chance = chosen.chance(situation.slack_ns, trip_ns + taker.start_ns)
+                decision = decision._replace(chance=chance)
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
             return Choice(decision, None, (entry.request,), 0, (False,))
         return None
 
-    def completed(
-        self, candidate: Candidate, nominal_ns: int, measured_ns: int, *, whole: bool = True
-    ) -> None:
-        """A run ended: correct the predictions by what it took.
-
-        A run that was cut short (`whole` is False) only says that it takes at least this
-        long, so it is heard when that is more than predicted.
-        """
-        number = self.table.numbers.get(candidate.name)
-        if number is None or measured_ns <= 0:
-            return
-        ratio = measured_ns / nominal_ns
-        if whole or ratio > self.corrections.factors[number]:
-            self.corrections.observe(number, ratio)
-
     def retable(self, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
         """Take a new variant table; returns the queued requests that it cannot answer."""
-        renumbered = {
-            k: self.table.numbers[c.name]
-            for k, c in enumerate(table.candidates)
-            if c.name in self.table.numbers
-        }
-        sigmas = [c.profile.sigma for c in table.candidates]
-        self.corrections = self.corrections.carried(
-            renumbered, sigmas, [self._rescale(candidate) for candidate in table.candidates]
-        )
+        self.foresight = self.foresight.carried(table)
         queued = sorted((e.request for e in self._queue.items()), key=lambda r: r.id)
         names = [c.name for c in self.table.candidates]
         self.table = table
@@ -227,18 +209,10 @@ class Pool:
         return candidate.batchable and batching.better_late(
             candidate.profile,
             head.request.shapes[candidate.tokenizer],
-            service_ns=head.fastest_ns * self.corrections.factors[head.fastest],
+            service_ns=head.fastest_ns * self.foresight.corrections.factors[head.fastest],
             trip_ns=trip_ns,
             room=self._settings.max_batch - self.queued,
         )
-
-    def _rescale(self, candidate: Candidate) -> float:
-        """Old over new nominal service of a variant at its reference; 1 for a new variant."""
-        number = self.table.numbers.get(candidate.name)
-        if number is None:
-            return 1.0
-        old, shape = self.table.candidates[number], self.table.reference[candidate.tokenizer]
-        return old.profile.predict(shape) / candidate.profile.predict(shape)
 
     def _with_followers(
         self,
@@ -284,8 +258,8 @@ class Pool:
 
         run = batching.Run(
             profile=candidate.profile,
-            factor=self.corrections.factors[number],
-            sigma=self.corrections.sigmas[number],
+            factor=self.foresight.corrections.factors[number],
+            sigma=self.foresight.corrections.sigmas[number],
             start_ns=situation.start_ns,
             start_spread_ns=situation.start_spread_ns,
             ahead_ns=situation.busy_ns + situation.queued_ns,
@@ -306,7 +280,7 @@ class Pool:
         members = [head, *joined]
         shapes = [entry.request.shapes[candidate.tokenizer] for entry in members]
         nominal = candidate.profile.predict(shapes[0], shapes[1:])
-        predicted = nominal * self.corrections.factors[decision.variant]
+        predicted = nominal * self.foresight.corrections.factors[decision.variant]
         return Choice(
             decision=decision._replace(batch=len(members), predicted_ns=predicted),
             candidate=candidate,
@@ -321,7 +295,7 @@ class Pool:
             shape=request.shapes[tokenizer],
             slack_ns=request.deadline_ns - now_ns - int(trip_ns),
             deadline_ns=request.deadline_ns - request.arrived_ns,
-            fastest_ns=entry.fastest_ns * self.corrections.factors[entry.fastest],
+            fastest_ns=entry.fastest_ns * self.foresight.corrections.factors[entry.fastest],
         )
 
     def _next(self, limit: int) -> Iterator[Entry]:
@@ -343,11 +317,11 @@ class Pool:
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
         request = entry.request
-        factors = self.corrections.factors
+        factors = self.foresight.corrections.factors
         fastest_ns = entry.fastest_ns * factors[entry.fastest]
         hopeful_ns = min(fastest_ns, entry.fastest_ns)
         if entry.mask & ~taker.mask:
-            here = self._estimates(request.eligible, entry.nominal_ns, taker.mask)
+            here = self.foresight.estimates(request.eligible, entry.nominal_ns, taker.mask)
             hopeful_ns = min(e.predicted_ns / max(1.0, factors[e.variant]) for e in here)
         return Situation(
             slack_ns=request.deadline_ns - now_ns,
@@ -376,16 +350,6 @@ class Pool:
             workers=self.live,
             idle=self.idle,
         )
-
-    def _estimates(
-        self, eligible: tuple[int, ...], nominal: list[int], mask: int
-    ) -> list[Estimate]:
-        factors, sigmas = self.corrections.factors, self.corrections.sigmas
-        return [
-            Estimate(number, predicted * factors[number], sigmas[number])
-            for number, predicted in zip(eligible, nominal, strict=True)
-            if mask >> number & 1
-        ]
 
     def _nominal(self, request: Request) -> list[int]:
         candidates, shapes = self.table.candidates, request.shapes

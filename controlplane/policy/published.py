@@ -65,6 +65,9 @@ class Published:
         """A policy with a window of its own."""
         return Published(accurate_only=self._accurate_only)
 
+    def refresh(self, now_ns: int) -> None:
+        """Has nothing to prepare."""
+
     def admit(self, arrival: Arrival) -> Admission:
         """Take the most accurate variant whose estimate meets the deadline, else refuse."""
         rate = self._rate_per_ns(arrival.now_ns)

@@ -119,7 +119,8 @@ class Decision(NamedTuple):
     """A variant choice with the numbers it rests on, in nanoseconds.
 
     `variant` indexes the pool's variant table; -1 for a drop. `batch` counts the
-    requests from the head of the queue that run together.
+    requests from the head of the queue that run together, `chance` is that of the head to
+    be on time, as far as it is known.
     """
 
     kind: DecisionKind
@@ -130,6 +131,7 @@ class Decision(NamedTuple):
     work_ahead_ns: float
     approximation: bool
     batch: int = 1
+    chance: float = 0.0
 
 
 class Provenance(NamedTuple):

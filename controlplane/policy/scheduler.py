@@ -80,6 +80,11 @@ class Scheduler:
         """A worker reports how busy its whole machine is, 0 to 100."""
         self._host.report(percent, now_ns)
 
+    def refresh(self, now_ns: int) -> None:
+        """Let the policies prepare for decisions to come; call it often, between decisions."""
+        for pool in self.pools.values():
+            pool.policy.refresh(now_ns)
+
     def withdraw(self, request: Request) -> bool:
         """Take a request out of its queue; False when it is not queued."""
         pool = self.pools.get(request.model)
@@ -138,7 +143,7 @@ class Scheduler:
         if slot is None or flight is None:
             return None
         if run_ns:
-            flight.pool.completed(flight.candidate, flight.nominal_ns, run_ns, whole=whole)
+            self._learn(flight, now_ns, run_ns, whole)
             if flight.direct:
                 self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
         self._hands.take_off(slot, flight, now_ns)
@@ -210,12 +215,26 @@ class Scheduler:
                 approximations=choice.approximations,
                 nominal_ns=choice.nominal_ns,
                 predicted_ns=int(decision.predicted_ns),
-                sigma=pool.corrections.sigmas[decision.variant],
+                sigma=pool.foresight.corrections.sigmas[decision.variant],
                 sent_ns=now_ns,
+                ahead_ns=int(self._hands.trip_ns + taker.start_ns),
+                chance=decision.chance,
             )
             self._hands.hand_over(slot, flight, now_ns)
             return flight
         return None
+
+    def _learn(self, flight: Flight, now_ns: int, run_ns: int, whole: bool) -> None:
+        foresight = flight.pool.foresight
+        foresight.completed(flight.candidate, flight.nominal_ns, run_ns, whole=whole)
+        foresight.ended(
+            flight.candidate,
+            promised_ns=flight.ahead_ns + flight.predicted_ns,
+            needed_ns=now_ns - flight.sent_ns,
+            slack_ns=flight.requests[0].deadline_ns - flight.sent_ns,
+            chance=flight.chance,
+            whole=whole,
+        )
 
     def _find_siblings(self) -> None:
         together: dict[Pool, set[Pool]] = {pool: set() for pool in self.pools.values()}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controlplane.policy.margins import lucky_ns, needed_ns
+from controlplane.policy.punctuality import FORETOLD, Punctuality
 from controlplane.policy.records import Decision, DecisionKind
 
 # Chosen by simulation; see docs/decisions/0012-reserve-follows-load.md.
@@ -20,6 +21,7 @@ class Reason:
     MOST_ACCURATE = "most-accurate-in-reserve"
     LIMITED_BY_SLACK = "limited-by-slack"
     LIMITED_BY_RESERVE = "limited-by-reserve"
+    LIMITED_BY_PRICE = "limited-by-price"
     FASTEST_UNDER_LOAD = "fastest-under-load"
     FASTEST_FOR_SLACK = "fastest-for-slack"
     LAST_CHANCE = "last-chance"
@@ -32,11 +34,20 @@ class Reason:
 
 
 class Estimate(NamedTuple):
-    """What one run of one variant takes: its variant number, corrected ns, relative spread."""
+    """What one run of one variant takes: its variant number, corrected ns, relative spread.
+
+    `quality` is what its answer is worth; `punctuality` knows how such predictions hold.
+    """
 
     variant: int
     predicted_ns: float
     sigma: float
+    quality: float = 0.0
+    punctuality: Punctuality = FORETOLD
+
+    def chance(self, slack_ns: float, ahead_ns: float) -> float:
+        """Chance that it ends within the slack, with `ahead_ns` of way and wait before it."""
+        return self.punctuality.share_within(slack_ns / (ahead_ns + self.predicted_ns))
 
 
 class Situation(NamedTuple):
@@ -94,11 +105,11 @@ def late_binding(
     """
     fastest = min(estimates, key=_predicted)
     if situation.slack_ns <= 0:
-        return _drop(Reason.EXPIRED, fastest, situation)
+        return drop(Reason.EXPIRED, fastest, situation)
     if not _on_time(fastest, situation, z):
-        if situation.waiting or not _has_chance(situation, fastest.sigma):
-            return _drop(Reason.SHED_UNLIKELY, fastest, situation)
-        return _run(Reason.LAST_CHANCE, fastest, estimates, situation)
+        if situation.waiting or not has_chance(situation, fastest.sigma):
+            return drop(Reason.SHED_UNLIKELY, fastest, situation)
+        return run(Reason.LAST_CHANCE, fastest, estimates, situation)
     limit = reserve * situation.deadline_ns
     crowded = False
     for estimate in estimates:
@@ -109,20 +120,20 @@ def late_binding(
             continue
         if work_ns(estimate, situation) <= limit:
             reason = _why(estimate, estimates, crowded)
-            return _run(reason, estimate, estimates, situation)
+            return run(reason, estimate, estimates, situation)
         crowded = True
     if fastest is estimates[0]:
         reason = _why(fastest, estimates, crowded)
     else:
         reason = Reason.FASTEST_UNDER_LOAD if crowded else Reason.FASTEST_FOR_SLACK
-    return _run(reason, fastest, estimates, situation)
+    return run(reason, fastest, estimates, situation)
 
 
 def fixed(estimate: Estimate, situation: Situation, reason: str) -> Decision:
     """Run the one variant that was fixed at arrival; drop only what has expired."""
     if situation.slack_ns <= 0:
-        return _drop(Reason.EXPIRED, estimate, situation)
-    return _run(reason, estimate, (estimate,), situation)
+        return drop(Reason.EXPIRED, estimate, situation)
+    return run(reason, estimate, (estimate,), situation)
 
 
 def _on_time(estimate: Estimate, situation: Situation, z: float) -> bool:
@@ -137,7 +148,8 @@ def _on_time(estimate: Estimate, situation: Situation, z: float) -> bool:
     return needed <= situation.slack_ns
 
 
-def _has_chance(situation: Situation, sigma: float) -> bool:
+def has_chance(situation: Situation, sigma: float) -> bool:
+    """Whether three standard deviations of luck would do."""
     lucky = lucky_ns(situation.hopeful_ns, sigma, situation.trip_ns)
     return situation.start_ns + lucky <= situation.slack_ns
 
@@ -154,9 +166,10 @@ def _why(estimate: Estimate, estimates: Sequence[Estimate], crowded: bool) -> st
     return Reason.LIMITED_BY_RESERVE if crowded else Reason.LIMITED_BY_SLACK
 
 
-def _run(
+def run(
     reason: str, estimate: Estimate, estimates: Sequence[Estimate], situation: Situation
 ) -> Decision:
+    """Run the head on this one of the estimates."""
     return Decision(
         kind=DecisionKind.RUN,
         variant=estimate.variant,
@@ -168,7 +181,8 @@ def _run(
     )
 
 
-def _drop(reason: str, fastest: Estimate, situation: Situation) -> Decision:
+def drop(reason: str, fastest: Estimate, situation: Situation) -> Decision:
+    """Drop the head, which its fastest variant cannot answer in time."""
     return Decision(
         kind=DecisionKind.DROP,
         variant=-1,

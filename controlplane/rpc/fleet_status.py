@@ -86,8 +86,8 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
                 note=_note(pool, candidate.name),
                 quality=candidate.quality if info.has_evidence(candidate.name) else None,
                 predicted_p50_us=candidate.profile.p50_ns / 1e3,
-                correction=pool.corrections.factors[number],
-                sigma=pool.corrections.sigmas[number],
+                correction=pool.foresight.corrections.factors[number],
+                sigma=pool.foresight.corrections.sigmas[number],
                 answered=answered.get(candidate.name, 0),
             )
             for number, candidate in enumerate(pool.table.candidates)

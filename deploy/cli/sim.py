@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.sim.service import SlowDown, WorkerLoss
     from bench.sim.sweep import SimPoint, SimScale, SimSweep
 
-_EVERY_POLICY = "orchid,accurate,cheap,published-accurate,published-adaptive,early,bound"
+_EVERY_POLICY = "orchid,price,accurate,cheap,published-accurate,published-adaptive,early,bound"
 _EVERY_LOAD = "0.4,0.6,0.8,0.95,1.1,1.3,2,3"
 
 

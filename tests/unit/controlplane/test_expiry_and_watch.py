@@ -79,6 +79,8 @@ def flight(predicted_ms: float, started_ms: float = 0.0) -> Flight:
         predicted_ns=int(predicted_ms * MS),
         sigma=0.1,
         sent_ns=0,
+        ahead_ns=0,
+        chance=0.0,
         started_ns=int(started_ms * MS),
     )
 

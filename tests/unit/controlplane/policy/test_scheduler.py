@@ -131,9 +131,9 @@ def test_a_run_that_was_cut_short_never_makes_its_variant_look_faster() -> None:
     for cut_ms, learns in ((3.0, False), (15.0, True)):
         admit(made, request(100.0))
         flight = step(made, 0.0)
-        before = pool.corrections.factors[flight.decision.variant]
+        before = pool.foresight.corrections.factors[flight.decision.variant]
         made.finished(flight.worker, flight.id, MS, run_ns=int(cut_ms * MS), whole=False)
-        after = pool.corrections.factors[flight.decision.variant]
+        after = pool.foresight.corrections.factors[flight.decision.variant]
         assert (after > before) if learns else (after == before)
 
 
@@ -279,11 +279,11 @@ def test_corrections_survive_a_new_table() -> None:
     for turn in range(20):
         admit(made, request(100, at_ms=turn * 30))
         end(made, step(made, turn * 30), turn * 30 + 20, run_ms=20)
-    learnt = made.pools[MODEL].corrections.factors[TABLE.numbers["best"]]
+    learnt = made.pools[MODEL].foresight.corrections.factors[TABLE.numbers["best"]]
     assert learnt > 1.8
     made.set_pool(MODEL, VariantTable.build([FAST, BEST, candidate("more", 0.95, 30.0)]))
     pool = made.pools[MODEL]
-    assert pool.corrections.factors[pool.table.numbers["best"]] == learnt
+    assert pool.foresight.corrections.factors[pool.table.numbers["best"]] == learnt
 
 
 EVENTS = st.lists(

@@ -1,0 +1,141 @@
+"""What the future is worth, by the age of a queue's head: a small Markov decision process.
+
+All workers are taken for one that is as many times as fast and serves first come, first
+served. When it frees, the state is the age x of the head. Variant k earns its quality
+times the chance to be on time; it takes `tau_k = p_k / c` of the pooled worker, after which
+the next head has the age `max(0, x + tau_k - A)` for the time A between two arrivals,
+exponential with the arrival rate. Every decision disposes of one request, so the average
+reward of a decision, g, is the accurate goodput:
+
+    h(x) + g = max_k { q_k P_k(x) + E h((x + tau_k - A)+) }  or  E h((x - A)+) for a drop.
+
+Solved for a ladder of arrival rates at once, by relative value iteration on a grid of ages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+
+# Steps of age up to the deadline, and rungs of the ladder of arrival rates.
+_STEPS = 48
+_RATES = 20
+# The ladder ends at these multiples of the rates at which the slowest and the fastest
+# variant fill the workers.
+_LOWEST_LOAD = 0.2
+_HIGHEST_LOAD = 1.5
+# Largest change in a round, in units of quality, at which the iteration has converged.
+_TOLERANCE = 1e-3
+
+
+class HeadValues:
+    """h(x) and E h((x - A)+) for one set of pooled services tau_k; times in ns.
+
+    `converged` says that more rounds would change nothing, `ready` that they were good
+    enough to be used at least once.
+    """
+
+    __slots__ = ("_after", "_at", "_mean", "_rates", "_rewards", "_shifts", "_size", "_spacing",
+                 "_step_ns", "_values", "converged", "ready")  # fmt: skip
+
+    def __init__(self, deadline_ns: float, shares_ns: Sequence[float]) -> None:
+        """`shares_ns` are the tau_k. The values are zero until `improve` was called."""
+        longest = max(shares_ns)
+        low, high = _LOWEST_LOAD / longest, _HIGHEST_LOAD / min(shares_ns)
+        self.converged = self.ready = False
+        self._step_ns = deadline_ns / _STEPS
+        self._size = _STEPS + 2 + math.ceil(longest / self._step_ns)
+        self._rates = np.geomspace(low, high, _RATES)
+        self._spacing = math.log(high / low) / (_RATES - 1)
+        self._mean = _averaging(self._rates * self._step_ns, self._size)
+        self._shifts = [divmod(share / self._step_ns, 1.0) for share in shares_ns]
+        self._rewards: _Floats = np.zeros((len(shares_ns), self._size))
+        self._values: _Floats = np.zeros((_RATES, self._size))
+        self._at: list[list[float]] = []
+        self._after: list[list[float]] = []
+
+    def ages_ns(self) -> list[float]:
+        """The ages of the grid, from 0 up to the deadline."""
+        return [place * self._step_ns for place in range(_STEPS + 1)]
+
+    def earn(self, rewards: Sequence[Sequence[float]]) -> None:
+        """Set what each variant earns at each of `ages_ns`; beyond the deadline it is nothing."""
+        self._rewards[:, : _STEPS + 1] = rewards
+
+    def improve(self, rounds: int) -> None:
+        """Iterate so many times."""
+        moved = np.zeros(1)
+        for _ in range(rounds):
+            after = self._expected()
+            best = after.copy()
+            beyond = np.repeat(after[:, -1:], self._size, axis=1)
+            later = np.concatenate((after, beyond), axis=1)
+            for (whole, part), reward in zip(self._shifts, self._rewards, strict=True):
+                place = int(whole)
+                low = later[:, place : place + self._size]
+                high = later[:, place + 1 : place + 1 + self._size]
+                np.maximum(best, reward + low + part * (high - low), out=best)
+            moved = best - self._values
+            self._values = best - best[:, :1]
+        self.converged = bool(np.all(np.ptp(moved, axis=1) < _TOLERANCE))
+        self.ready = self.ready or self.converged
+        self._at = self._values.tolist()
+        self._after = self._expected().tolist()
+
+    def carry(self, before: HeadValues) -> None:
+        """Start from values that were found for a similar service."""
+        columns = np.minimum(np.arange(self._size), before._size - 1)
+        self._values = before._values[:, columns]
+        self.ready = before.ready
+
+    def at(self, rate_per_ns: float, ages_ns: Sequence[float]) -> list[float]:
+        """h when the next head has each of these ages."""
+        return self._look_up(self._at, rate_per_ns, ages_ns)
+
+    def after(self, rate_per_ns: float, times_ns: Sequence[float]) -> list[float]:
+        """E h((t - A)+), when nobody is behind the head, after each of these times."""
+        return self._look_up(self._after, rate_per_ns, times_ns)
+
+    def _look_up(
+        self, rows: list[list[float]], rate_per_ns: float, ages_ns: Sequence[float]
+    ) -> list[float]:
+        """Bilinear in age and logarithm of the rate; the edges hold beyond the grid."""
+        rung = math.log(max(rate_per_ns / float(self._rates[0]), 1.0)) / self._spacing
+        row, height = divmod(min(rung, _RATES - 1.001), 1.0)
+        lower, upper = rows[int(row)], rows[int(row) + 1]
+        last = self._size - 1.001
+        found = []
+        for age in ages_ns:
+            place, part = divmod(min(age / self._step_ns, last), 1.0)
+            column = int(place)
+            low = lower[column] + part * (lower[column + 1] - lower[column])
+            high = upper[column] + part * (upper[column + 1] - upper[column])
+            found.append(low + height * (high - low))
+        return found
+
+    def _expected(self) -> _Floats:
+        expected: _Floats = np.matmul(self._values[:, None, :], self._mean)[:, 0, :]
+        return expected
+
+
+def _averaging(passed: _Floats, size: int) -> _Floats:
+    """Matrices [rate, from, to] that take h on the grid to E h((x - A)+), h linear between.
+
+    `passed` is the mean number of arrivals in one step of age. Over one step back,
+    `E(y + step) = e E(y) + inner h(y + step) + outer h(y)` with `e = exp(-passed)`.
+    """
+    decay = np.exp(-passed)
+    mean = -np.expm1(-passed) / passed
+    inner, outer = 1.0 - mean, mean - decay
+    matrices = np.zeros((len(passed), size, size))
+    matrices[:, 0, 0] = 1.0
+    for place in range(1, size):
+        matrices[:, :, place] = decay[:, None] * matrices[:, :, place - 1]
+        matrices[:, place, place] += inner
+        matrices[:, place - 1, place] += outer
+    return matrices

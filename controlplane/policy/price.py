@@ -1,0 +1,172 @@
+"""The price rule: a variant must be worth what its time keeps from those who come after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controlplane.policy.admission import Admission
+from controlplane.policy.arrival import Arrival
+from controlplane.policy.head_value import HeadValues
+from controlplane.policy.orchid import Orchid
+from controlplane.policy.profiles import VariantTable
+from controlplane.policy.records import Decision
+from controlplane.policy.selector import Estimate, Reason, Situation, drop, has_chance, run
+from controlplane.policy.traffic import Traffic
+
+# Of two variants that are worth the same within this, the more accurate one runs.
+_INDIFFERENCE = 0.002
+# The future is valued as if deadlines were this share: the door refuses with a margin.
+_PRUDENCE = 0.85
+# A head that its fastest variant is so likely to answer in time is never dropped.
+_SURE = 0.9
+# The values are kept up to date in small steps, so often; the first ones take more rounds.
+_EVERY_NS = 50_000_000
+_ROUNDS = 4
+_FIRST_ROUNDS = 24
+# Rewards are set anew every so many steps; services that moved by this share need a new grid.
+_REWARD_STEPS = 5
+_DRIFT = 0.05
+
+
+class Price:
+    """Runs the variant with the highest `q_k P_k(on time) + value of what is left behind`.
+
+    The value is that of the next head's age after the run (`HeadValues`), at a rate that
+    counts who waits and who is expected: `(n + lambda D) / (age + D)`, from the next head's
+    arrival until a deadline from now. A head is only dropped when its fastest variant is
+    unlikely to be on time and somebody waits. Until the values have converged the fallback
+    decides.
+    """
+
+    __slots__ = ("_fallback", "_next_ns", "_reward_steps", "_solved", "_table", "_traffic",
+                 "_trip_ns", "_values", "_workers")  # fmt: skip
+
+    name = "price"
+    by_deadline = True
+    second_look = True
+
+    def __init__(self, fallback: Orchid) -> None:
+        self._fallback = fallback
+        self._table: VariantTable | None = None
+        self._traffic = Traffic()
+        self._trip_ns = 0.0
+        self._workers = 0
+        self._values: HeadValues | None = None
+        # What the values were found for: variants, workers, mean deadline and services.
+        self._solved: tuple[tuple[int, ...], int, list[float]] | None = None
+        self._next_ns = 0
+        self._reward_steps = 0
+
+    def of_pool(self) -> Price:
+        """A policy with traffic and values of its own."""
+        return Price(self._fallback)
+
+    def admit(self, arrival: Arrival) -> Admission:
+        """Refuse what would be late even on its fastest eligible variant."""
+        if arrival.table is not self._table:
+            # Variant numbers have another meaning now.
+            self._table, self._traffic = arrival.table, Traffic()
+            self._values = self._solved = None
+        self._traffic.arrive(arrival)
+        self._trip_ns, self._workers = arrival.trip_ns, arrival.load.workers
+        return self._fallback.admit(arrival)
+
+    def refresh(self, now_ns: int) -> None:
+        """A few more rounds towards the values of the present traffic, if it is time."""
+        if now_ns < self._next_ns or not self._traffic.eligible or not self._workers:
+            return
+        self._next_ns = now_ns + _EVERY_NS
+        traffic = self._traffic
+        means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
+        solved = self._solved
+        values = self._values
+        if (
+            values is None
+            or solved is None
+            or not _similar(solved, (traffic.eligible, self._workers, means))
+        ):
+            shares = [service / self._workers for service in means[1:]]
+            fresh = HeadValues(traffic.deadline_ns, shares)
+            if values is not None:
+                fresh.carry(values)
+            self._values = values = fresh
+            self._solved = (traffic.eligible, self._workers, means)
+            self._reward_steps = 0
+        if self._reward_steps == 0:
+            self._reward_steps = _REWARD_STEPS
+            values.earn(self._rewards(values.ages_ns()))
+            values.converged = False
+        self._reward_steps -= 1
+        if not values.converged:
+            values.improve(_ROUNDS if values.ready else _FIRST_ROUNDS)
+
+    def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
+        """The variant for the head of the queue, or a drop."""
+        values = self._values
+        if values is None or not values.ready or situation.slack_ns <= 0:
+            return self._fallback.decide(estimates, situation)
+        ahead = situation.trip_ns + situation.start_ns
+        chances = [estimate.chance(situation.slack_ns, ahead) for estimate in estimates]
+        fastest = min(range(len(estimates)), key=lambda place: estimates[place].predicted_ns)
+        shares = [estimate.predicted_ns / situation.workers for estimate in estimates]
+        future = self._future(values, situation, [*shares, 0.0])
+        worth = [
+            estimate.quality * chance + after
+            for estimate, chance, after in zip(estimates, chances, future, strict=False)
+        ]
+        best = max(worth)
+        if chances[fastest] < _SURE:
+            if situation.waiting:
+                if best <= future[-1]:
+                    return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
+            elif not has_chance(situation, estimates[fastest].sigma):
+                return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
+            else:
+                return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation)
+        chosen = next(k for k, value in enumerate(worth) if value >= best - _INDIFFERENCE)
+        reason = _why(chosen, fastest, estimates, chances)
+        return run(reason, estimates[chosen], estimates, situation)
+
+    def _future(
+        self, values: HeadValues, situation: Situation, shares_ns: Sequence[float]
+    ) -> list[float]:
+        """What is left behind after each of these shares of the pooled worker."""
+        deadline, waiting = self._traffic.deadline_ns, situation.waiting
+        rate = self._traffic.rate_per_ns()
+        if not waiting:
+            return values.after(rate, shares_ns)
+        # Those who wait came evenly between the head and now, as far as is known here.
+        age = max(0.0, deadline - situation.slack_ns) * waiting / (waiting + 1)
+        crowd = (waiting + rate * deadline) / (age + deadline)
+        return values.at(crowd, [age + share for share in shares_ns])
+
+    def _rewards(self, ages_ns: Sequence[float]) -> list[list[float]]:
+        traffic = self._traffic
+        rows = []
+        for number in traffic.eligible:
+            estimate = traffic.estimates[number]._replace(predicted_ns=traffic.services_ns[number])
+            slacks = (_PRUDENCE * traffic.deadline_ns - age for age in ages_ns)
+            rows.append([estimate.quality * estimate.chance(s, self._trip_ns) for s in slacks])
+        return rows
+
+
+def _similar(
+    one: tuple[tuple[int, ...], int, list[float]], other: tuple[tuple[int, ...], int, list[float]]
+) -> bool:
+    """The same variants and workers, and no mean that differs by more than a twentieth."""
+    if one[:2] != other[:2]:
+        return False
+    pairs = zip(one[2], other[2], strict=True)
+    return all(abs(mean - before) <= _DRIFT * before for before, mean in pairs)
+
+
+def _why(chosen: int, fastest: int, estimates: Sequence[Estimate], chances: Sequence[float]) -> str:
+    """The reason word: what stood against the most accurate variant, slack or price."""
+    if len(estimates) == 1:
+        return Reason.ONLY_ELIGIBLE
+    if chosen == 0:
+        return Reason.MOST_ACCURATE
+    by_slack = estimates[0].quality * chances[0] < estimates[chosen].quality * chances[chosen]
+    if chosen == fastest:
+        return Reason.FASTEST_FOR_SLACK if by_slack else Reason.FASTEST_UNDER_LOAD
+    return Reason.LIMITED_BY_SLACK if by_slack else Reason.LIMITED_BY_PRICE

@@ -1,0 +1,81 @@
+"""Values of a head's age against what they are by definition."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from controlplane.policy.head_value import HeadValues
+
+MS = 1e6
+DEADLINE = 90 * MS
+SERVICES = (30 * MS, 8 * MS, 4 * MS)
+QUALITIES = (0.92, 0.87, 0.84)
+WORKERS = 2
+
+
+def solved(services: tuple[float, ...] = SERVICES) -> HeadValues:
+    values = HeadValues(DEADLINE, [service / WORKERS for service in services])
+    ages = values.ages_ns()
+    values.earn(
+        [
+            [quality * (DEADLINE - age >= service) for age in ages]
+            for quality, service in zip(QUALITIES, services, strict=False)
+        ]
+    )
+    for _ in range(1000):
+        values.improve(10)
+        if values.converged:
+            return values
+    raise AssertionError("the values did not converge")
+
+
+VALUES = solved()
+
+
+@pytest.mark.parametrize("rate_per_s", [20.0, 100.0, 400.0])
+def test_an_older_head_is_worth_less(rate_per_s: float) -> None:
+    found = VALUES.at(rate_per_s / 1e9, [age * MS for age in range(0, 90, 5)])
+    assert found[0] == pytest.approx(0.0)
+    assert all(older <= younger + 1e-9 for younger, older in itertools.pairwise(found))
+    assert found[-1] < -0.05
+
+
+def test_time_is_dearer_when_more_arrive() -> None:
+    ages = [0.0, 40 * MS]
+    losses = [young - old for young, old in (VALUES.at(r / 1e9, ages) for r in (20.0, 80.0, 300.0))]
+    assert losses[0] < losses[1] < losses[2]
+
+
+@pytest.mark.parametrize("load", [0.01, 100.0])
+def test_the_expectation_is_that_over_the_next_arrival(load: float) -> None:
+    # Beyond its ends the ladder holds its lowest and highest rate: 0.2 of the slowest
+    # variant's capacity, 1.5 times the fastest one's.
+    rate = 0.2 / 15e6 if load < 1.0 else 1.5 / 2e6
+    asked = load / 15e6
+    for elapsed in (0.0, 7.5 * MS, 40 * MS):
+        gaps = np.linspace(0.0, elapsed, 4001)
+        inside = np.array(VALUES.at(asked, (elapsed - gaps).tolist())) * rate * np.exp(-rate * gaps)
+        widths = np.diff(gaps)
+        integral = float(np.sum((inside[1:] + inside[:-1]) / 2 * widths))
+        expected = integral + float(np.exp(-rate * elapsed)) * VALUES.at(asked, [0.0])[0]
+        assert VALUES.after(asked, [elapsed])[0] == pytest.approx(expected, rel=1e-4, abs=2e-4)
+
+
+def test_with_one_variant_and_time_for_all_nothing_is_worth_waiting_for() -> None:
+    values = HeadValues(DEADLINE, [2 * MS])
+    values.earn([[0.9] * len(values.ages_ns())])
+    values.improve(400)
+    # Light traffic never gets old enough to lose anything.
+    assert values.at(0.2 / 2e6, [0.0, 20 * MS]) == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
+def test_values_are_carried_to_a_similar_service() -> None:
+    services = tuple(service * 1.2 for service in SERVICES)
+    values = HeadValues(DEADLINE, [service / WORKERS for service in services])
+    assert not values.ready
+    values.carry(VALUES)
+    values.improve(1)
+    assert values.ready
+    ages = [20 * MS, 60 * MS]
+    assert values.at(1e-7, ages) == pytest.approx(VALUES.at(1e-7, ages), abs=0.2)
