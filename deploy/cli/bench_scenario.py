@@ -43,6 +43,9 @@ def scenario(
     repository: Annotated[
         Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
     ] = Path("models"),
+    baseline_seconds: Annotated[
+        float, typer.Option(min=0.3, help="Time to measure solo latency and capacity first.")
+    ] = 12.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
     ] = False,
@@ -79,6 +82,8 @@ def scenario(
             workers=workers or read_cpu_plan().cores,
             arrivals=known.arrivals,
             deadline_factor=deadline_factor,
+            solo_s=baseline_seconds / 3,
+            capacity_s=baseline_seconds * 2 / 3,
             deadline_mix=known.deadline_mix,
             scenario=name,
         )

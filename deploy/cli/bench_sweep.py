@@ -55,6 +55,9 @@ def sweep(
     simulate: Annotated[
         str, typer.Option(help="Policies to simulate on the same traffic, with the bound.")
     ] = "orchid",
+    baseline_seconds: Annotated[
+        float, typer.Option(min=0.3, help="Time to measure solo latency and capacity first.")
+    ] = 12.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
     ] = False,
@@ -89,6 +92,8 @@ def sweep(
             workers=workers or read_cpu_plan().cores,
             arrivals=cast("Process", arrivals),
             deadline_factor=deadline_factor,
+            solo_s=baseline_seconds / 3,
+            capacity_s=baseline_seconds * 2 / 3,
             deadline_ms=deadline_ms,
             deadline_mix=tuple(numbers(deadline_mix)),
             driver_processes=processes,

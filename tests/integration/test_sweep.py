@@ -19,6 +19,7 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     path = tmp_path / "out" / "sweep.json"
     command = ["bench", "sweep", "--model", "paced", "--repository", str(repository)]
     command += ["--workers", "1", "--seconds", "1", "--warmup", "0.3", "--json", str(path)]
+    command += ["--baseline-seconds", "1"]
     grid = ["--policies", "orchid,cheap", "--loads", "0.5,1.5", "--seeds", "1"]
     ended = CliRunner().invoke(app, [*command, *grid])
     assert ended.exit_code == 0, ended.output
@@ -80,8 +81,9 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
 ) -> None:
     path = tmp_path / "kill.json"
     command = ["bench", "scenario", "kill", "--model", "paced", "--repository", str(repository)]
-    command += ["--workers", "2", "--seconds", "8", "--warmup", "0.5", "--seeds", "1"]
+    command += ["--workers", "2", "--seconds", "6", "--warmup", "0.5", "--seeds", "1"]
     command += ["--policies", "orchid,cheap", "--loads", "0.5", "--json", str(path)]
+    command += ["--baseline-seconds", "1"]
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
     assert "back after s" in ended.output
@@ -95,7 +97,7 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
     live = [point for point in report.points if point["kind"] == "live"]
     assert len(live) == 2
     # The worker went and came back while the traffic went on.
-    assert all(point["back_s"] is None or point["back_s"] > 8.5 / 3 for point in live)
+    assert all(point["back_s"] is None or point["back_s"] > 6.5 / 3 for point in live)
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -107,7 +109,7 @@ def test_misfortune_and_mixed_deadlines_are_played(
     path = tmp_path / f"{name}.json"
     command = ["bench", "scenario", name, "--model", "paced", "--repository", str(repository)]
     command += ["--workers", "1", "--seconds", "2", "--warmup", "0.3", "--seeds", "1"]
-    command += ["--policies", "orchid", "--json", str(path)]
+    command += ["--policies", "orchid", "--json", str(path), "--baseline-seconds", "1"]
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
     report = read_report(path)
