@@ -88,6 +88,27 @@ def candidates_of(
     )
 
 
+def reported_candidates(report: Report) -> tuple[Candidate, ...]:
+    """The variants of a profile's report as the policy sees them.
+
+    Raises ValueError for a report of something else.
+    """
+    points = [point for point in report.points if point.get("kind") == "variant"]
+    if report.bench != "profile" or not points:
+        raise ValueError(f"expected the report of a profile, got one of {report.bench!r}")
+    return tuple(
+        Candidate(
+            name=point["variant"],
+            tokenizer=point["tokenizer"],
+            quality=point["quality"][0]["value"] if point["quality"] else 0.0,
+            profile=policy_profile(MeasuredProfile(**point["profile"])),
+            max_tokens=point["max_tokens"],
+            batchable=point["batchable"],
+        )
+        for point in points
+    )
+
+
 def profile_report(
     file: ProfileFile,
     manifest: Manifest,

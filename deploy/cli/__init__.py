@@ -12,6 +12,7 @@ from deploy.cli.cluster import down, status, up
 from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
 from deploy.cli.infer import infer
+from deploy.cli.plan import plan
 from deploy.cli.processes import controlplane, worker
 from deploy.cli.profile import profile
 from deploy.cli.sim import sim
@@ -48,6 +49,7 @@ app.command("status")(status)
 app.command("infer")(infer)
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
+app.command("plan")(plan)
 app.command("controlplane")(controlplane)
 app.command("worker")(worker)
 app.command("demo")(demo)

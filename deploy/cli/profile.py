@@ -85,6 +85,11 @@ def profile(
         typer.echo(f"written: {json}")
 
 
+def stored_report(model: str, repository: Path | None, threads: int) -> Report:
+    """The report of the profile beside the manifest; ends the program when there is none."""
+    return _report(model, repository, [], False, 0, threads, False, True, 0.002)
+
+
 def _report(
     model: str,
     repository: Path | None,
