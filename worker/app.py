@@ -168,7 +168,7 @@ class WorkerApp:
                     f"unknown model {name!r}; {self._config.repository} has {there}: "
                     "run `orchid models build`, or name another repository"
                 )
-        return self._config.models or available
+        return self._config.models or tuple(filter(self.host.serves, available))
 
     async def _load_models(self, names: tuple[str, ...]) -> None:
         for name in names:

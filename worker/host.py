@@ -27,6 +27,7 @@ from worker.jobs import Token
 from worker.memory import MemoryRoom
 from worker.models.errors import ManifestError
 from worker.models.manifest import (
+    GENERATION,
     MANIFEST_NAME,
     FileRef,
     Manifest,
@@ -100,6 +101,13 @@ class ModelHost:
             return ()
         folders = self._repository.iterdir()
         return tuple(sorted(f.name for f in folders if (f / MANIFEST_NAME).is_file()))
+
+    def serves(self, name: str) -> bool:
+        """Whether a model of the repository is for workers of this kind; unreadable ones are."""
+        try:
+            return load_manifest(self._repository / name).task != GENERATION
+        except ManifestError:
+            return True
 
     def describe(self, names: Collection[str] = ()) -> tuple[ModelSnapshot, ...]:
         """Snapshots of the named models, or of all that are held; raises NotFound."""
@@ -294,6 +302,8 @@ class ModelHost:
             manifest = load_manifest(self._repository / name)
         except ManifestError as error:
             raise ModelLoadError(str(error)) from None
+        if manifest.task == GENERATION:
+            raise ModelLoadError(f"model {name!r} generates text, which this worker does not serve")
         if manifest.name != name:
             raise ModelLoadError(
                 f"expected a model called {name!r} in folder {name!r}, got {manifest.name!r}"

@@ -48,6 +48,8 @@ class LayoutChoice(StrEnum):
     PADDED = "padded"
 
 
+_IMPORT_REMEDY = "use `orchid models import`"
+
 RepositoryOption = Annotated[
     Path | None,
     typer.Option(
@@ -81,14 +83,21 @@ def build(
         Path | None,
         typer.Argument(
             help="Checkpoint folder (safetensors, config.json, tokenizer.json) of a BERT, "
-            "DistilBERT or MPNet. Without it, the default sentiment model is built from "
-            "registry packages.",
+            "DistilBERT, MPNet, LLaMA or GPT-2, or a GGUF file of a LLaMA. Without it, the default "
+            "sentiment model is built from registry packages.",
             exists=True,
-            file_okay=False,
         ),
     ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Only the MiniLM variants: an 84 MB download.")
+    ] = False,
+    language_model: Annotated[
+        bool,
+        typer.Option(
+            "--language-model",
+            help="SmolLM2-135M-Instruct in fp32, int8 and q4 instead of the sentiment model: "
+            "a 93 MB download.",
+        ),
     ] = False,
     repository: RepositoryOption = None,
     name: Annotated[str, typer.Option(help="Name of the entry. Default: the folder's.")] = "",
@@ -109,15 +118,43 @@ def build(
     import time
 
     _needs_extra()
+    from deploy.cli import model_builds as builds
+    from worker.models.generator import is_generator
+    from worker.models.local import CheckpointOptions
+
     target = _chosen(repository)
     started = time.monotonic()
+    given: dict[str, object] = {"--task": task, "--label": label, "--labelled": labelled}
     if source is None:
-        given = {"--name": name, "--task": task, "--int8": int8, "--label": label}
-        _refuse_options(given | {"--labelled": labelled}, "a checkpoint folder")
-        _build_default(target, small)
+        _refuse_options({"--name": name, "--int8": int8} | given, "a checkpoint folder")
+        if language_model:
+            _refuse_options({"--small": small}, "the sentiment model")
+        with _faults_told():
+            if language_model:
+                builds.build_language_model(target, _console())
+            else:
+                builds.build_default(target, small, _console())
     else:
-        _refuse_options({"--small": small}, "the default model")
-        _build_checkpoint(source, target, name, task, layout, int8, label, labelled)
+        _refuse_options({"--small": small, "--language-model": language_model}, "the default model")
+        with _faults_told():
+            decodes = is_generator(source)
+        if decodes:
+            _refuse_options(given, "a classifier or an embedder")
+        elif task == TaskChoice.TENSOR:
+            fail("expected a classifier or an embedder; got task tensor", _IMPORT_REMEDY)
+        with _faults_told():
+            if decodes:
+                builds.build_decoder(source, target, name, int8, _console())
+            else:
+                options = CheckpointOptions(
+                    name=name or source.resolve().name,
+                    task=task.task if task else None,
+                    layout=layout.value,
+                    precisions=("fp32", "int8") if int8 else ("fp32",),
+                    labels=tuple(label or ()),
+                    labelled=labelled,
+                )
+                builds.build_folder(source, target, options, _console())
     _console().print(f"took {time.monotonic() - started:.1f} s", style="dim")
 
 
@@ -307,51 +344,6 @@ def import_(
         _console().print(part)
     first = f"orchid models unload {manifest.name} && " if replace else ""
     _console().print(f"`{first}orchid models load {manifest.name}` puts it into a running cluster")
-
-
-def _build_default(target: Path, small: bool) -> None:
-    import time
-
-    from deploy.cli.model_progress import model_progress
-    from deploy.cli.model_tables import build_table
-    from worker.models.build import SentimentBuilder
-    from worker.models.packages import PackageCache, cache_folder
-
-    with _faults_told(), model_progress(_console()) as progress:
-        packages = PackageCache(cache_folder(), progress)
-        builder = SentimentBuilder(target, packages, progress, time.thread_time_ns)
-        report = builder.build(small=small)
-    _console().print(build_table(report))
-
-
-def _build_checkpoint(
-    source: Path,
-    target: Path,
-    name: str,
-    task: TaskChoice | None,
-    layout: LayoutChoice,
-    int8: bool,
-    label: list[str] | None,
-    labelled: Path | None,
-) -> None:
-    from deploy.cli.model_progress import model_progress
-    from deploy.cli.model_tables import show_tables
-    from worker.models.local import CheckpointOptions, build_checkpoint
-
-    if task == TaskChoice.TENSOR:
-        fail("expected a classifier or an embedder; got task tensor", "use `orchid models import`")
-    options = CheckpointOptions(
-        name=name or source.resolve().name,
-        task=task.task if task else None,
-        layout=layout.value,
-        precisions=("fp32", "int8") if int8 else ("fp32",),
-        labels=tuple(label or ()),
-        labelled=labelled,
-    )
-    with _faults_told(), model_progress(_console()) as progress:
-        manifest = build_checkpoint(source, target, options, progress)
-    for part in show_tables(manifest):
-        _console().print(part)
 
 
 def _console() -> Console:

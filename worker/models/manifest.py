@@ -21,8 +21,9 @@ from worker.models.errors import ManifestError
 MANIFEST_NAME = "manifest.json"
 SCHEMA = 1
 
-Task = Literal["text-classification", "embedding", "tensor"]
-Layout = Literal["ragged", "padded", "tensor"]
+Task = Literal["text-classification", "embedding", "tensor", "text-generation"]
+Layout = Literal["ragged", "padded", "tensor", "paged"]
+GENERATION: Task = "text-generation"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -94,6 +95,36 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class KvGeometry:
+    """Keys and values a decoder keeps of each token: layers * kv_heads * head_dim of each."""
+
+    __pydantic_config__ = _STRICT
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What generating text with a decoder needs beside its graphs.
+
+    ``chat_template`` is a Jinja template over ``messages`` or empty; any of ``end_tokens`` ends
+    an answer; ``begin_token`` starts a sequence, if there is one; token ids are below
+    ``vocabulary`` and a sequence has at most ``context`` tokens.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    chat_template: str
+    end_tokens: tuple[int, ...]
+    begin_token: int | None
+    vocabulary: int
+    context: int
+    kv: KvGeometry
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything a server needs to know of a model; see ``docs/models.md`` for each field."""
 
@@ -111,6 +142,7 @@ class Manifest:
     files: Mapping[str, FileRef]
     floors: Mapping[str, float] = field(default_factory=dict)
     runtime: Mapping[str, str] = field(default_factory=dict)
+    generation: Generation | None = None
 
     @property
     def digest(self) -> str:
@@ -140,6 +172,9 @@ _ADAPTER: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 def canonical_json(manifest: Manifest) -> bytes:
     """Return the manifest as JSON with sorted keys and no white space."""
     document = _ADAPTER.dump_python(manifest, mode="json")
+    if manifest.generation is None:
+        # What a model does not have is not part of its identity.
+        del document["generation"]
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -211,9 +246,26 @@ def contradictions(manifest: Manifest) -> list[str]:
             found.append(f"tokenizer {name!r} is not among the files")
     if manifest.default_tokenizer and manifest.default_tokenizer not in manifest.tokenizers:
         found.append(f"default tokenizer {manifest.default_tokenizer!r} is not listed")
+    found += _generation_faults(manifest)
     for variant in manifest.variants:
         faults = _variant_faults(manifest, variant)
         found += [f"variant {variant.name!r}: {text}" for text in faults]
+    return found
+
+
+def _generation_faults(manifest: Manifest) -> list[str]:
+    generation = manifest.generation
+    if (generation is not None) != (manifest.task == GENERATION):
+        return [f"task {manifest.task!r} and the section 'generation' do not go together"]
+    if generation is None:
+        return []
+    found = []
+    sizes = (generation.kv.layers, generation.kv.kv_heads, generation.kv.head_dim)
+    if min(*sizes, generation.vocabulary, generation.context) < 1:
+        found.append("sizes of 'generation' must be at least 1")
+    begin = () if generation.begin_token is None else (generation.begin_token,)
+    if not all(0 <= token < generation.vocabulary for token in (*generation.end_tokens, *begin)):
+        found.append("tokens of 'generation' must lie in the vocabulary")
     return found
 
 
@@ -224,6 +276,8 @@ def _variant_faults(manifest: Manifest, variant: Variant) -> list[str]:
     if manifest.primary_output not in {spec.name for spec in variant.outputs}:
         found.append(f"has no output {manifest.primary_output!r}")
     if (variant.layout == "tensor") != (manifest.task == "tensor"):
+        found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
+    if (variant.layout == "paged") != (manifest.task == GENERATION):
         found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
     if variant.layout != "tensor":
         if variant.tokenizer not in manifest.tokenizers:

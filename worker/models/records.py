@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -57,10 +58,10 @@ def digest(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def code_digest() -> str:
+def code_digest(modules: Sequence[ModuleType] = _SOURCES) -> str:
     """Return a digest of the code that turns checkpoints into graphs and weight files."""
     code = hashlib.sha256()
-    for module in _SOURCES:
+    for module in modules:
         code.update(Path(str(module.__file__)).read_bytes())
     return code.hexdigest()
 

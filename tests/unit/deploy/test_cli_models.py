@@ -9,6 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli.models import app
+from tests.unit.worker.models.gguf_files import (
+    metadata_of,
+    tensors_of,
+    tiny_gguf_decoder,
+    write_gguf,
+)
 from worker.models.manifest import load_manifest
 from worker.models.synthetic import build_synthetic, build_tensor_model
 
@@ -95,6 +101,20 @@ def test_options_of_the_other_kind_of_build_are_refused(repository: Path, tmp_pa
     assert (code, "--name only with a checkpoint folder" in output) == (1, True)
     code, output = run("build", tmp_path, "--small", "--repository", repository)
     assert (code, "--small only with the default model" in output) == (1, True)
+
+
+def test_a_gguf_file_becomes_an_entry(repository: Path, tmp_path: Path) -> None:
+    decoder = tiny_gguf_decoder()
+    write_gguf(tmp_path / "chat.gguf", metadata_of(decoder), tensors_of(decoder))
+    code, output = run("build", tmp_path / "chat.gguf", "--int8", "--repository", repository)
+    assert (code, "text-generation" in output) == (0, True)
+    names = [variant.name for variant in load_manifest(repository / "chat").variants]
+    assert names == ["chat-fp32", "chat-int8", "chat-q4"]
+    code, output = run("build", tmp_path / "chat.gguf", "--label", "x", "--repository", repository)
+    assert (code, "--label only with a classifier" in output) == (1, True)
+    (tmp_path / "chat.gguf").write_bytes(b"GGUF")
+    code, output = run("build", tmp_path / "chat.gguf", "--repository", repository)
+    assert (code, "a whole GGUF file" in output) == (1, True)
 
 
 def test_evaluate_measures_labelled_lines_and_shows_them(repository: Path, tmp_path: Path) -> None:

@@ -12,13 +12,21 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from tests.unit.worker.models.gguf_files import (
+    metadata_of,
+    tensors_of,
+    tiny_gguf_decoder,
+    write_gguf,
+)
 from worker.engine import RunToken, Session
 from worker.errors import InvalidInput, ModelLoadError
 from worker.host import ModelHost
 from worker.hosted import ModelState, variant_files, vocabulary_size
 from worker.jobs import Token
 from worker.memory import MemoryRoom
+from worker.models.generator import build_local
 from worker.models.manifest import MANIFEST_NAME, load_manifest
+from worker.models.progress import Silent
 from worker.models.synthetic import (
     build_padded,
     build_synthetic,
@@ -326,3 +334,17 @@ def test_another_manifest_of_a_loaded_model_is_not_loaded_over_it(tmp_path: Path
     assert bench.host.load("adder").manifest.version == "2"
     manifest.unlink()
     assert bench.host.load("adder").state is ModelState.READY
+
+
+def test_models_that_generate_text_are_left_to_other_workers(tmp_path: Path) -> None:
+    build_tensor_model(tmp_path)
+    decoder = tiny_gguf_decoder()
+    write_gguf(tmp_path / "tiny.gguf", metadata_of(decoder), tensors_of(decoder))
+    build_local(tmp_path / "tiny.gguf", tmp_path, "chat", int8=False, progress=Silent())
+    host = Bench(tmp_path).host
+    assert [name for name in host.available_models() if host.serves(name)] == ["adder"]
+    with pytest.raises(ModelLoadError, match="generates text"):
+        host.load("chat")
+    (tmp_path / "chat" / MANIFEST_NAME).write_text("{}")
+    # What cannot be read is loaded, so that the reason is seen.
+    assert host.serves("chat")
