@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 PROTO_VENV := .venv-proto
 TRITON_VENV := .venv-triton
 PROTOS := $(shell find protos -name '*.proto')
 NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
-PY := controlplane worker deploy bench tests
+SOURCES := $(shell find controlplane worker protos orchid_compiled -name '*.py')
 # The oldest grpcio-tools whose generated code every supported runtime accepts.
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
@@ -19,19 +20,24 @@ CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: $(READY) ## virtual environment with the extension built
+setup: $(COMPILED) ## virtual environment with the extension built and the hot modules compiled
 
 $(READY): pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing dependencies and building the extension: a minute or two'
+	@echo 'installing dependencies and building: two or three minutes'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,bench,dev]'
 	touch $@
 
-demo: $(READY) ## build the models, start a cluster, play traffic, print the table
+# Edited sources run as they are until they are compiled again (docs/decisions/0016).
+$(COMPILED): $(READY) $(SOURCES)
+	test "$(ORCHID_COMPILED)" = 0 || $(BIN)/python -m orchid_compiled.build
+	touch $@
+
+demo: $(COMPILED) ## build the models, start a cluster, play traffic, print the table
 	$(BIN)/orchid models build
 	$(BIN)/orchid demo
 
-test: $(READY) $(TRITON_VENV)/.ready ## all tests; needs no large download
+test: $(COMPILED) $(TRITON_VENV)/.ready ## all tests; needs no large download
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: $(READY) lint proto-check ## format, lint, types, import contracts, generated code
@@ -51,7 +57,7 @@ format: $(READY) ## rewrite files in the project's format
 check-native: $(READY) ## C++ tests under the address and undefined-behaviour sanitizers
 	bash cpp/tests/run_sanitized.sh $(abspath $(BIN)/python)
 
-bench: $(READY) ## engine and path-cost figures into bench/results/
+bench: $(COMPILED) ## engine and path-cost figures into bench/results/
 	$(BIN)/orchid bench engine --json bench/results/engine.json
 	$(BIN)/orchid bench overhead --json bench/results/overhead.json
 

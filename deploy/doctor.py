@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orchid_compiled
 from worker.cpu_plan import CpuPlan, read_cpu_plan
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Finding:
 
 def examine(repository: Path, *, verify: bool = False) -> list[Finding]:
     """Looks at the engine, the CPU plan and the models; `verify` also hashes every file."""
-    return [*_engine(), *_cpu(read_cpu_plan()), *_models(repository, verify)]
+    return [*_engine(), *_compiled(), *_cpu(read_cpu_plan()), *_models(repository, verify)]
 
 
 def _engine() -> Iterator[Finding]:
@@ -79,6 +80,19 @@ def _engine() -> Iterator[Finding]:
         f"{info.simd} ({info.cpu_model})",
         "no AVX2 here: the portable kernels serve, slower" if portable else "",
     )
+
+
+def _compiled() -> Iterator[Finding]:
+    import controlplane  # noqa: F401
+
+    for package in ("controlplane", "worker"):
+        reason = orchid_compiled.why_not(package)
+        yield Finding(
+            package,
+            Level.NOTE if reason else Level.OK,
+            f"interpreted: {reason}" if reason else "compiled",
+            "make setup compiles it; until then requests cost more CPU time" if reason else "",
+        )
 
 
 def _cpu(plan: CpuPlan) -> Iterator[Finding]:

@@ -23,6 +23,10 @@ from worker.records import Execution, Item, ItemOutcome, Tensors
 _NEAR_FACTOR = 1.125
 _NEAR_TOKENS = 4
 
+# What ndarray.max does, without its detour through Python.
+_highest = np.maximum.reduce
+_NEGATIVE = 2**31
+
 
 class Session(Protocol):
     """One loaded graph, as `worker.engine.Session`."""
@@ -94,7 +98,10 @@ def run_ragged(
     """One run over the flattened tokens of all items; rows go back by sequence counts."""
     lengths = [length for item in items for length in item.lengths]
     offsets = np.array((0, *itertools.accumulate(lengths)), np.int32)
-    ids = np.concatenate([item.token_ids for item in items], dtype=np.int64)
+    if len(items) == 1:
+        ids = items[0].token_ids.astype(np.int64)
+    else:
+        ids = np.concatenate([item.token_ids for item in items], dtype=np.int64)
     outputs = session.run({"input_ids": ids, "row_offsets": offsets}, token=token)
     _check_rows(variant, outputs, len(lengths))
     results: list[Tensors] = []
@@ -213,9 +220,10 @@ def _check_tokens(variant: Variant, vocabulary: int, item: Item) -> None:
         raise InvalidInput(
             f"lengths count {sum(item.lengths)} tokens, got {len(item.token_ids)} token ids"
         )
-    lowest, highest = int(item.token_ids.min()), int(item.token_ids.max())
-    if lowest < 0 or (vocabulary and highest >= vocabulary):
-        wrong = lowest if lowest < 0 else highest
+    # Read as unsigned, a negative id is one that is far too high.
+    highest = int(_highest(item.token_ids.view(np.uint32)))
+    if highest >= (vocabulary or _NEGATIVE):
+        wrong = highest if highest < _NEGATIVE else int(item.token_ids.min())
         limit = f"0 to {vocabulary - 1}" if vocabulary else "not negative"
         raise InvalidInput(
             f"token ids of variant {variant.name!r} are {limit} "

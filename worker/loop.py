@@ -79,7 +79,7 @@ class EngineLoop:
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        self._engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._lock = threading.Lock()
         # Everything below is guarded by the lock.
         self._queue: OrderedDict[Job | Call, None] = OrderedDict()
@@ -100,7 +100,7 @@ class EngineLoop:
 
     def start(self) -> None:
         """Starts the engine thread."""
-        self._thread.start()
+        self._engine_thread.start()
 
     def stop(self) -> None:
         """Ends what is left with Unavailable and joins the engine thread."""
@@ -114,8 +114,8 @@ class EngineLoop:
         for call in calls:
             call.future.cancel()
         self._wakeups.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._engine_thread.is_alive():
+            self._engine_thread.join()
 
     def submit(self, batch: Batch, sink: Callable[[BatchOutcome], None]) -> Job:
         """Queues a batch; whatever happens, `sink` gets exactly one outcome for it, later.
@@ -373,10 +373,10 @@ class EngineLoop:
             error = ABANDONED
         except WorkerError as raised:
             error = raised
-        except Exception as raised:
+        except Exception as fault:
             # The thread outlives a fault of ours; where it happened is logged, the text that
             # may quote content is not.
-            frames = "".join(traceback.format_tb(raised.__traceback__))
-            log.error("run failed with %s at\n%s", type(raised).__name__, frames)
-            error = EngineFault(f"the worker failed with {type(raised).__name__}")
+            frames = "".join(traceback.format_tb(fault.__traceback__))
+            log.error("run failed with %s at\n%s", type(fault).__name__, frames)
+            error = EngineFault(f"the worker failed with {type(fault).__name__}")
         return Execution((error,) * len(items), 0)

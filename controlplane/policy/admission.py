@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from controlplane.policy.margins import completion_ns, lucky_ns
 
@@ -12,12 +12,12 @@ from controlplane.policy.margins import completion_ns, lucky_ns
 class Refusal:
     """Stable words for why a request was not admitted."""
 
-    QUEUE_FULL = "queue-full"
-    WORK_BOUND = "predicted-work-bound"
-    BEHIND_WORK = "deadline-behind-work-ahead"
-    TOO_SHORT = "deadline-below-service-time"
-    EXPIRED = "expired"
-    NO_WORKER = "no-worker"
+    QUEUE_FULL: Final = "queue-full"
+    WORK_BOUND: Final = "predicted-work-bound"
+    BEHIND_WORK: Final = "deadline-behind-work-ahead"
+    TOO_SHORT: Final = "deadline-below-service-time"
+    EXPIRED: Final = "expired"
+    NO_WORKER: Final = "no-worker"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,15 @@ class EdfQueue(Generic[T]):
     deadline; by then it has been answered or has expired.
     """
 
-    __slots__ = ("_capacity", "_heap", "_items")
+    __slots__ = ("_capacity", "_heap", "_items", "_pushes")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._heap: list[tuple[int, int]] = []
-        # The heap's own entry tells a living entry from a dead one with the same id.
-        self._items: dict[int, tuple[tuple[int, int], T]] = {}
+        # Key, id, and the number of the push, which tells a living entry from a dead one
+        # with the same id.
+        self._heap: list[tuple[int, int, int]] = []
+        self._items: dict[int, tuple[int, int, T]] = {}
+        self._pushes = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -56,19 +58,19 @@ class EdfQueue(Generic[T]):
             return False
         if item_id in items:
             raise ValueError(f"item {item_id} is queued already")
-        entry = (key, item_id)
-        items[item_id] = (entry, item)
-        heapq.heappush(self._heap, entry)
+        self._pushes += 1
+        items[item_id] = (key, self._pushes, item)
+        heapq.heappush(self._heap, (key, item_id, self._pushes))
         return True
 
     def head(self) -> T | None:
         """The item that `pop` would give, left where it is."""
         heap, items = self._heap, self._items
         while heap:
-            entry = heap[0]
-            found = items.get(entry[1])
-            if found is not None and found[0] is entry:
-                return found[1]
+            _, item_id, push = heap[0]
+            found = items.get(item_id)
+            if found is not None and found[1] == push:
+                return found[2]
             heapq.heappop(heap)
         return None
 
@@ -89,9 +91,9 @@ class EdfQueue(Generic[T]):
         if found is None:
             return None
         if len(self._heap) - 2 * len(self._items) > _TOLERATED_GARBAGE:
-            self._heap = [entry for entry, _ in self._items.values()]
+            self._heap = [(key, each, push) for each, (key, push, _) in self._items.items()]
             heapq.heapify(self._heap)
-        return found[1]
+        return found[2]
 
     def after_head(self, limit: int) -> Iterator[T]:
         """The items behind the head in order, at most `limit` of them.
@@ -106,17 +108,17 @@ class EdfQueue(Generic[T]):
         given = -1
         while frontier and given < limit:
             _, at = heapq.heappop(frontier)
-            entry = heap[at]
+            _, item_id, push = heap[at]
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(heap):
                     heapq.heappush(frontier, (heap[child], child))
-            found = items.get(entry[1])
-            if found is None or found[0] is not entry:
+            found = items.get(item_id)
+            if found is None or found[1] != push:
                 continue
             given += 1
             if given:
-                yield found[1]
+                yield found[2]
 
     def items(self) -> Iterator[T]:
         """Every queued item, in no order."""
-        return (item for _, item in self._items.values())
+        return iter([item for _, _, item in self._items.values()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from controlplane.errors import NotFound, Unsatisfiable
 from controlplane.policy.records import RequestClass, Shape
@@ -94,7 +95,7 @@ class VariantTable:
     reference: Mapping[str, Shape]
     shortest_limit: int
     resolution: float = 0.0
-    deployment: object = field(default=None, compare=False)
+    deployment: Any = field(default=None, compare=False)
     _remembered: dict[_Key, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @staticmethod

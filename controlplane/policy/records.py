@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Shape(NamedTuple):
@@ -64,7 +64,7 @@ class Request:
     model: str
     klass: RequestClass
     shapes: Mapping[str, Shape]
-    payload: object
+    payload: Any
     arrived_ns: int
     deadline_ns: int
     traceparent: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from controlplane.policy.margins import lucky_ns, needed_ns
 from controlplane.policy.punctuality import FORETOLD, Punctuality
@@ -18,19 +18,19 @@ _RESERVE_SLOPE = 0.45
 class Reason:
     """Stable words for why a decision was taken; they go to provenance and traces."""
 
-    MOST_ACCURATE = "most-accurate-in-reserve"
-    LIMITED_BY_SLACK = "limited-by-slack"
-    LIMITED_BY_RESERVE = "limited-by-reserve"
-    LIMITED_BY_PRICE = "limited-by-price"
-    FASTEST_UNDER_LOAD = "fastest-under-load"
-    FASTEST_FOR_SLACK = "fastest-for-slack"
-    LAST_CHANCE = "last-chance"
-    ONLY_ELIGIBLE = "only-eligible"
-    FIXED_ACCURATE = "fixed-most-accurate"
-    FIXED_CHEAP = "fixed-cheapest"
-    FIXED_AT_ARRIVAL = "fixed-at-arrival"
-    SHED_UNLIKELY = "shed-unlikely-on-time"
-    EXPIRED = "expired"
+    MOST_ACCURATE: Final = "most-accurate-in-reserve"
+    LIMITED_BY_SLACK: Final = "limited-by-slack"
+    LIMITED_BY_RESERVE: Final = "limited-by-reserve"
+    LIMITED_BY_PRICE: Final = "limited-by-price"
+    FASTEST_UNDER_LOAD: Final = "fastest-under-load"
+    FASTEST_FOR_SLACK: Final = "fastest-for-slack"
+    LAST_CHANCE: Final = "last-chance"
+    ONLY_ELIGIBLE: Final = "only-eligible"
+    FIXED_ACCURATE: Final = "fixed-most-accurate"
+    FIXED_CHEAP: Final = "fixed-cheapest"
+    FIXED_AT_ARRIVAL: Final = "fixed-at-arrival"
+    SHED_UNLIKELY: Final = "shed-unlikely-on-time"
+    EXPIRED: Final = "expired"
 
 
 class Estimate(NamedTuple):

@@ -172,7 +172,7 @@ async def test_a_message_that_cannot_be_made_ends_the_membership(
         raise ValueError
 
     async with plane.member(FakeWorker()):
-        monkeypatch.setattr("controlplane.rpc.worker_client.write_batch", fail)
+        monkeypatch.setattr(worker_pb2, "ExecuteRequest", fail)
         asking = asyncio.create_task(plane.ask(deadline_ms=500))
         await until(lambda: not plane.registry.workers(), "the worker left")
         with pytest.raises((TooLate, WorkerFault)):

@@ -8,7 +8,8 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from controlplane.rpc.intake import Intake
+from controlplane.config import ControlPlaneConfig
+from controlplane.rpc.intake import Intake, Queue, Tokenizing
 from controlplane.rpc.services import Context
 from controlplane.rpc.status import Status
 from controlplane.rpc.streams import Dialect, Stream
@@ -32,13 +33,15 @@ class LostCaller:
 
 
 class Clockwork:
-    """As much of an intake as a message that does not decode needs."""
+    """As much of a queue as a message that does not decode needs."""
 
     def now_ns(self) -> int:
         return 0
 
-    def traceparent(self, context: object) -> str:
-        return ""
+    def submit(self, request: object) -> None:
+        raise AssertionError("nothing is to be queued")
+
+    cancel = submit
 
 
 class Plain:
@@ -49,9 +52,8 @@ class Plain:
 async def test_a_lost_caller_is_left_to_the_transport_to_end() -> None:
     """Ended by us, the transport would send a status again after the write that failed."""
     caller = LostCaller()
-    stream = Stream[Any](
-        cast(Intake, Clockwork()), cast(Dialect[Any], Plain()), cast(Context, caller)
-    )
+    intake = Intake(ControlPlaneConfig(), cast(Queue, Clockwork()), cast(Tokenizing, None))
+    stream = Stream[Any](intake, cast(Dialect[Any], Plain()), cast(Context, caller))
     serving = asyncio.create_task(stream.serve())
     await caller.written.wait()
     for _ in range(20):
