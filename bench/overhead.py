@@ -75,6 +75,7 @@ def cases(in_flight: int) -> tuple[Case, ...]:
         Case("orchid_saturated", "orchid", "oip", False, in_flight),
         Case("orchid_native_saturated", "orchid", "native", False, in_flight),
         Case("orchid_text_saturated", "orchid", "oip", False, in_flight, "text"),
+        Case("bare_stream", "bare", "echo", True, in_flight),
         Case("orchid_stream", "orchid", "oip", True, in_flight),
         Case("orchid_native_stream", "orchid", "native", True, in_flight),
         Case("bare_alone", "bare", "echo", False, 1),
@@ -132,8 +133,10 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
     """Medians over the repeats, and their ratios.
 
     `cpu_ratio` and `p50_ratio` are Orchid over bare; `stream_cpu_ratio` is a streamed over
-    a unary request's CPU, both Orchid's; `rps_per_core` is what one core of control plane
-    carries in unary requests. `text_cpu_ms` is a unary request of text.
+    a unary request's CPU, both Orchid's, `bare_stream_cpu_ratio` the same of the bare echo:
+    what the transport alone leaves of that bar. `stream_over_bare` compares the streams.
+    `rps_per_core` is what one core of control plane carries in unary requests. `text_cpu_ms`
+    is a unary request of text.
     """
 
     def mid(case: str, value: Callable[[Sample], float]) -> float:
@@ -155,6 +158,9 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
         "bare_cpu_ms": bare,
         "text_cpu_ms": mid("orchid_text_saturated", cpu_ms),
         "stream_cpu_ms": mid("orchid_stream", cpu_ms),
+        "bare_stream_cpu_ms": mid("bare_stream", cpu_ms),
+        "bare_stream_cpu_ratio": mid("bare_stream", cpu_ms) / bare,
+        "stream_over_bare": mid("orchid_stream", cpu_ms) / mid("bare_stream", cpu_ms),
         "native_cpu_ms": native,
         "native_stream_cpu_ms": mid("orchid_native_stream", cpu_ms),
         "native_cpu_ratio": native / bare,

@@ -12,7 +12,7 @@ from typing import Protocol as TypingProtocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.echo import UNARY_METHOD
+from bench.echo import ID_BYTES, STREAM_METHOD, UNARY_METHOD
 from bench.load.plan import LoadPlan
 from protos.inference import oip_pb2
 from protos.orchid.v1 import inference_pb2
@@ -189,10 +189,20 @@ class EchoCodec(OipCodec):
     """The same bytes to the bare echo, whose answers mean nothing."""
 
     unary_method = UNARY_METHOD
+    stream_method = STREAM_METHOD
+
+    def envelope(self, index: int, budget_ms: int) -> bytes:
+        """See Codec."""
+        return index.to_bytes(ID_BYTES, "little")
 
     def answer(self, response: bytes) -> Answered:
         """See Codec."""
         return Answered("", -1)
+
+    def stream_answer(self, message: bytes) -> StreamAnswer:
+        """See Codec."""
+        index = int.from_bytes(message[:ID_BYTES], "little")
+        return StreamAnswer(index, _OK, message[ID_BYTES:])
 
 
 _CODECS: dict[str, type[Codec]] = {"native": NativeCodec, "oip": OipCodec, "echo": EchoCodec}

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from bench.echo import UNARY_METHOD
+from bench.echo import ID_BYTES, STREAM_METHOD, UNARY_METHOD
 from bench.overhead import Sample, bare_echo, cases, summarise
 
 
@@ -41,3 +41,14 @@ def test_the_echo_answers_through_both_hops(tmp_path: Path) -> None:
             call: Any = channel.unary_unary(UNARY_METHOD)
             answers = [call.future(b"question", timeout=10) for _ in range(20)]
             assert {answer.result() for answer in answers} == {b"the answer"}
+
+
+def test_the_echo_answers_every_message_of_a_stream_by_its_number(tmp_path: Path) -> None:
+    numbers = [number.to_bytes(ID_BYTES, "little") for number in range(20)]
+    with (
+        bare_echo(tmp_path, b"the answer") as (address, _),
+        grpc.insecure_channel(address) as channel,
+    ):
+        call: Any = channel.stream_stream(STREAM_METHOD)
+        answers = set(call((b"question" + number for number in numbers), timeout=10))
+    assert answers == {number + b"the answer" for number in numbers}
