@@ -20,7 +20,7 @@ from controlplane.policy.queueing import Demand, workers_for
 from controlplane.policy.records import DecisionKind, Shape
 from controlplane.policy.selector import Estimate, Situation, late_binding, reserve_share
 
-_MOST_WORKERS = 100_000
+_MOST_WORKERS = 10_000
 # States above c beyond which nobody waits whatever the deadline.
 _MOST_WAITING = 100_000
 _ROUNDS = 6
@@ -109,6 +109,7 @@ def plan(
         raise ValueError(f"a mean quality of {quality} is more than the best variant's {best:.4f}")
     rule = rule or Rule()
     work = _Work(table, eligible, traffic, rule)
+    _check_reachable(work, percentile, quality)
     workers = max(1, math.ceil(_least(work, traffic, percentile)) - 1)
     found: dict[int, Outlook] = {}
 
@@ -158,6 +159,24 @@ def outlook(
         residual, scv = (residual + seen[0]) / 2.0, (scv + seen[1]) / 2.0
         chain = _Chain(work, workers, residual, scv)
     return chain.outlook()
+
+
+def _check_reachable(work: _Work, percentile: float, quality: float) -> None:
+    """Raises ValueError when not even a request that meets no other is answered well enough."""
+    alone = work.dispatched(1, _MOST_WORKERS, 0.0, reserve_share(work.rule.reserve, 0.0))
+    share = min(sum(alone.on_time), work.admitted(0.0, 1))
+    if share < percentile:
+        raise ValueError(
+            f"{share:.4f} of the requests can be answered in time however many workers there "
+            "are: give a longer deadline"
+        )
+    pairs = zip(work.table.candidates, alone.on_time, strict=True)
+    best = sum(candidate.quality * part for candidate, part in pairs) / sum(alone.on_time)
+    if best < quality:
+        raise ValueError(
+            f"the mean quality is {best:.4f} however many workers there are: give a longer "
+            "deadline, or ask for less"
+        )
 
 
 def _least(work: _Work, traffic: Traffic, percentile: float) -> float:
@@ -316,6 +335,8 @@ class _Chain:
         """Mean residual of a running service, `E[S^2] / 2 E[S]`, and the services' scv."""
         dispatches = self._dispatches()
         count = sum(weight for weight, _ in dispatches)
+        if not count:
+            return self._work.fastest_ns / 2.0, self._work.scv
         mean = sum(weight * state.service_ns for weight, state in dispatches) / count
         square = sum(weight * state.square_ns2 for weight, state in dispatches) / count
         return square / (2.0 * mean), square / mean**2 - 1.0

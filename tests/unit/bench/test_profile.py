@@ -159,3 +159,34 @@ def test_what_cannot_be_done_is_told(
     result = RUNNER.invoke(app, ["profile", "tiny", "--repository", str(tmp_path), *arguments])
     assert result.exit_code == 1
     assert text in result.output
+
+
+def test_a_plan_is_made_from_the_profile(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    arguments = ["plan", "--rate", "2000", "--deadline", "20", "--model", "tiny", "--check"]
+    result = RUNNER.invoke(
+        app, [*arguments, "--repository", str(tmp_path), "--tokens", "16,32", "--json", str(out)]
+    )
+    assert result.exit_code == 0, result.output
+    report = read_report(out)
+    assert f"{report.summary['workers']:g} worker" in result.output
+    assert all(point["simulated"]["seeds"] == 2 for point in report.points)
+    assert report.summary["on_time"] >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--rate", "0", "--deadline", "20"], "the rate must be above 0"),
+        (["--rate", "9", "--deadline", "20", "--tokens", "x"], "separated by commas"),
+        (["--rate", "9", "--deadline", "20", "--minimum-quality", "0.99"], "below the floor"),
+        (["--rate", "9", "--deadline", "0.01"], "longer deadline"),
+    ],
+)
+def test_plans_that_cannot_be_made_are_told(
+    folder: Path, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    target = ["--model", "tiny", "--repository", str(tmp_path)]
+    result = RUNNER.invoke(app, ["plan", *arguments, *target])
+    assert result.exit_code == 1
+    assert text in result.output
