@@ -9,7 +9,7 @@ from typing import Any
 from bench.report import Report
 
 Point = Mapping[str, Any]
-_COLOURS = {"orchid": "#7b2d8b", "accurate": "#2b6cb0", "cheap": "#d97706"}
+_COLOURS = {"price": "#7b2d8b", "accurate": "#2b6cb0", "cheap": "#d97706"}
 
 
 def plot_sweep(report: Report, path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 PolicyName = Literal[
-    "orchid", "price", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
+    "price", "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
 ]
 
 
@@ -80,12 +80,14 @@ class ControlPlaneConfig:
     running one; `max_batch` the most requests in one run. A variant whose measured quality is
     within `quality_resolution` of a faster one's is not routed to. `default_deadline_ms` is for
     requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.
+    `response_reserve_ms` of every deadline are left to the answer's way to its caller.
     """
 
     listen: str = "127.0.0.1:8900"
-    policy: PolicyName = "orchid"
+    policy: PolicyName = "price"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
+    response_reserve_ms: float = 1.5
     confidence_z: float = 1.645
     prefetch: int = 1
     max_batch: int = 16
@@ -103,6 +105,10 @@ class ControlPlaneConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.reserve_fraction <= 1.0:
             raise ValueError(f"reserve_fraction must be in (0, 1], got {self.reserve_fraction}")
+        if not 0.0 <= self.response_reserve_ms < math.inf:
+            raise ValueError(
+                f"response_reserve_ms must be finite, 0 or more, got {self.response_reserve_ms}"
+            )
         if not 0.0 <= self.confidence_z < math.inf:
             raise ValueError(f"confidence_z must be finite, 0 or more, got {self.confidence_z}")
         port = self.listen.rpartition(":")[2]

@@ -73,6 +73,7 @@ class Dispatcher:
         settings = Settings(
             bounds=Bounds(config.queue.max_items, config.queue.max_predicted_work_ms * _MS),
             confidence_z=config.confidence_z,
+            response_ns=int(config.response_reserve_ms * 1e6),
             reserve=config.reserve_fraction,
             prefetch=config.prefetch,
             max_batch=config.max_batch,

@@ -56,8 +56,17 @@ class VariantView:
 
 
 @dataclass(frozen=True, slots=True)
+class DecileView:
+    """Runs whose chance to be on time was within one tenth: mean chance and what came true."""
+
+    runs: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True, slots=True)
 class PoolView:
-    """One model and the workers that serve it."""
+    """One model and the workers that serve it; `calibration` has ten deciles of chances."""
 
     model: str
     manifest_digest: str
@@ -68,6 +77,7 @@ class PoolView:
     predicted_work_ms: float
     variants: tuple[VariantView, ...]
     outcomes: Mapping[str, int]
+    calibration: tuple[DecileView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +245,8 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
             for variant in message.variants
         ),
         outcomes=dict(message.outcomes),
+        calibration=tuple(
+            DecileView(decile.runs, decile.predicted, decile.observed)
+            for decile in message.calibration
+        ),
     )

@@ -142,7 +142,7 @@ def _cell(
 def summary_of(found: Sequence[Cell]) -> dict[str, float]:
     """The flat figures `<policy>@<load>.<figure>`, means over the seeds.
 
-    `orchid_ahead` and its `_low` and `_high` are the paired difference and its interval.
+    `price_ahead` and its `_low` and `_high` are the paired difference and its interval.
     `sim_over_live@<load>` and `live_over_bound@<load>` are ratios of accurate goodput.
     """
     summary: dict[str, float] = {}
@@ -156,10 +156,10 @@ def summary_of(found: Sequence[Cell]) -> dict[str, float]:
             goodput[cell.policy, cell.load] = accurate.mean
             summary[f"{at}.accurate_goodput_stderr"] = accurate.stderr
         if cell.ahead is not None:
-            summary[f"{at}.orchid_ahead"] = cell.ahead.mean
+            summary[f"{at}.price_ahead"] = cell.ahead.mean
             if cell.ahead.n > 1:
-                summary[f"{at}.orchid_ahead_low"] = cell.ahead.low
-                summary[f"{at}.orchid_ahead_high"] = cell.ahead.high
+                summary[f"{at}.price_ahead_low"] = cell.ahead.low
+                summary[f"{at}.price_ahead_high"] = cell.ahead.high
     for (policy, load), live in goodput.items():
         simulated, bound = goodput.get((f"sim-{policy}", load)), goodput.get((BOUND, load))
         if simulated is not None and live > 0:

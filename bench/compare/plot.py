@@ -14,8 +14,8 @@ from bench.compare.timeline import BIN_S, Timeline, rolling_share, summed
 from bench.report import Report
 
 _COLOURS = {
-    "orchid": "#7b2d8b",
-    "price": "#be185d",
+    "price": "#7b2d8b",
+    "orchid": "#be185d",
     "accurate": "#2b6cb0",
     "cheap": "#d97706",
     "published-accurate": "#60a5fa",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from bench.compare.figures import cells, summary_of
@@ -104,7 +104,8 @@ def _run(
     result = measure(plan, workload, records)
     until_ns = int(calm_until_s * 1e9) if calm_until_s else None
     calibration = calibrate(records, workload, store.served, until_ns=until_ns)
-    executed = cluster.status().expired_work_executed - before.expired_work_executed
+    after = cluster.status()
+    executed = after.expired_work_executed - before.expired_work_executed
     notify(what, total, total)
     return {
         "policy": job.policy,
@@ -114,6 +115,7 @@ def _run(
         "rate_per_s": plan.rate_per_s,
         "expired_executed": max(0, executed),
         "calibration": calibration.as_point() if calibration else None,
+        "on_time_deciles": [asdict(d) for d in after.pool(settings.model).calibration],
         **result.as_point(),
         **adds(job, records),
     }

@@ -14,11 +14,11 @@ from bench.sweep import Baseline, SweepSettings
 from controlplane.policy.policies import build
 
 LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.3, 2.0, 3.0)
-REFERENCE = "orchid"
+REFERENCE = "price"
 BOUND = "bound"
 _COMPARED = (
     REFERENCE,
-    "price",
+    "orchid",
     "accurate",
     "cheap",
     "published-accurate",

@@ -24,6 +24,7 @@ from bench.sim.service import Faults
 from bench.sim.workload import Workload
 from bench.sim.world import SimSettings, World
 from bench.sweep import Baseline
+from controlplane.config import ControlPlaneConfig
 
 Point = dict[str, Any]
 
@@ -66,6 +67,7 @@ def deployment(settings: CompareSettings, calibration: Calibration, policy: str)
         workers=settings.workers,
         policy=policy,
         trip_ns=calibration.trip_ns,
+        response_ns=int(ControlPlaneConfig().response_reserve_ms * 1e6),
         warmup_s=settings.warmup_s,
         noise=calibration.noise(),
     )

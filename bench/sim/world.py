@@ -46,6 +46,7 @@ class SimSettings:
     trip_ns: int = 1_200_000
     timer_ns: int = 1_000_000
     confidence_z: float = 1.645
+    response_ns: int = 0
     reserve: float = 0.35
     prefetch: int = 1
     max_batch: int = 16
@@ -86,6 +87,7 @@ class World:
             Settings(
                 Bounds(settings.max_items, settings.max_work_ms * 1_000_000),
                 confidence_z=settings.confidence_z,
+                response_ns=settings.response_ns,
                 reserve=settings.reserve,
                 prefetch=settings.prefetch,
                 max_batch=settings.max_batch,

@@ -12,13 +12,17 @@ from controlplane.policy.records import Decision, Request
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`."""
+    """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`.
+
+    `response_ns` is kept free of every deadline for the answer's way to its caller.
+    """
 
     bounds: Bounds
     confidence_z: float = 1.645
     reserve: float = 0.35
     prefetch: int = 1
     max_batch: int = 16
+    response_ns: int = 0
 
 
 class Entry(NamedTuple):

@@ -68,7 +68,7 @@ class Scheduler:
         """Put a request with `eligible` set before its pool's door."""
         hands = self._hands
         return self.pools[request.model].offer(
-            request, now_ns, hands.trip_ns, hands.in_flight, self._host.percent
+            request, now_ns, self._way_ns(), hands.in_flight, self._host.percent
         )
 
     def stirs(self, request: Request) -> bool:
@@ -197,7 +197,7 @@ class Scheduler:
 
     def _step(self, pool: Pool, now_ns: int) -> Flight | Shed | None:
         for slot, taker in self._hands.takers(pool, now_ns):
-            choice = pool.take(taker, now_ns, self._hands.trip_ns)
+            choice = pool.take(taker, now_ns, self._way_ns())
             if choice is None:
                 continue
             decision = choice.decision
@@ -235,6 +235,10 @@ class Scheduler:
             chance=flight.chance,
             whole=whole,
         )
+
+    def _way_ns(self) -> float:
+        """All ways of a request that is answered: to a worker and back, and to its caller."""
+        return self._hands.trip_ns + self.settings.response_ns
 
     def _find_siblings(self) -> None:
         together: dict[Pool, set[Pool]] = {pool: set() for pool in self.pools.values()}

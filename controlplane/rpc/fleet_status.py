@@ -93,6 +93,12 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
             for number, candidate in enumerate(pool.table.candidates)
         ],
         outcomes=counters.outcomes.get(pool.model, {}),
+        calibration=[
+            fleet_pb2.CalibrationDecile(
+                runs=decile.runs, predicted=decile.predicted, observed=decile.observed
+            )
+            for decile in pool.foresight.calibration.deciles()
+        ],
     )
 
 

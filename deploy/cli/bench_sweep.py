@@ -54,7 +54,7 @@ def sweep(
     processes: Annotated[int, typer.Option(min=1, help="Driver processes of a run.")] = 1,
     simulate: Annotated[
         str, typer.Option(help="Policies to simulate on the same traffic, with the bound.")
-    ] = "orchid",
+    ] = "price,orchid",
     baseline_seconds: Annotated[
         float, typer.Option(min=0.3, help="Time to measure solo latency and capacity first.")
     ] = 12.0,
@@ -110,6 +110,7 @@ def _run(
 
     from bench.compare.run import run_live, run_simulated, seconds_left, summarise
     from bench.decision import measure_decisions
+    from controlplane.config import ControlPlaneConfig
     from deploy.cli.progress import bench_progress
     from deploy.cluster import LocalCluster
 
@@ -132,7 +133,9 @@ def _run(
                 status.update("timing decisions")
                 import numpy as np
 
-                spent = measure_decisions(_QUEUED, settings.workers, _DECISIONS, seed=1)
+                spent = measure_decisions(
+                    ControlPlaneConfig().policy, _QUEUED, settings.workers, _DECISIONS, seed=1
+                )
                 store.extra["decision_us_p99"] = float(np.percentile(spent, 99)) / 1e3
         store.save(summarise(store))
         show(console, store.report(summarise(store)), path)

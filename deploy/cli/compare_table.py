@@ -14,7 +14,7 @@ def compare_table(found: Sequence[Cell]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     table.add_column("load", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    headings = ("accurate\ngoodput", "±", "orchid ahead\n(95 %)", "on\ntime", "of ad-\nmitted")
+    headings = ("accurate\ngoodput", "±", "price ahead\n(95 %)", "on\ntime", "of ad-\nmitted")
     for heading in (*headings, "right\nlabels", "best\nshare", "p95\nms", "CPU\nms"):
         table.add_column(heading, justify="right", no_wrap=True)
     last = None

@@ -24,7 +24,7 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     ended = CliRunner().invoke(app, [*command, *grid])
     assert ended.exit_code == 0, ended.output
     report = read_report(path)
-    for policy in ("orchid", "cheap", "sim-orchid", "bound"):
+    for policy in ("price", "cheap", "sim-price", "bound"):
         for load in ("0.5", "1.5"):
             at = f"{policy}@{load}"
             for figure in ("accurate_goodput", "goodput", "on_time", "share_most_accurate"):
@@ -33,7 +33,7 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     assert report.summary["live_over_bound@0.5"] > 0
     live = {(p["policy"], p["load_factor"]): p for p in report.points if p["kind"] == "live"}
     # Both policies met the same requests.
-    assert live["orchid", 1.5]["offered"] == live["cheap", 1.5]["offered"]
+    assert live["price", 1.5]["offered"] == live["cheap", 1.5]["offered"]
     assert live["cheap", 0.5]["variant_share"].keys() <= {"tiny-b"}
     with path.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -44,7 +44,7 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     again = CliRunner().invoke(app, [*command, *grid])
     assert again.exit_code == 0 and "8 points are kept" in again.output, again.output
     kept = {(p["policy"], p["load_factor"]): p for p in read_report(path).points}
-    assert kept["orchid", 1.5] == live["orchid", 1.5]
+    assert kept["price", 1.5] == live["price", 1.5]
 
     changed = CliRunner().invoke(app, [*command, *grid, "--warmup", "0.4"])
     assert changed.exit_code == 1 and "warmup_s 0.3" in changed.output, changed.output
@@ -88,7 +88,7 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
     assert ended.exit_code == 0, ended.output
     assert "back after s" in ended.output
     report = read_report(path)
-    for policy in ("orchid", "cheap", "sim-orchid", "sim-cheap"):
+    for policy in ("price", "cheap", "sim-price", "sim-cheap"):
         at = f"{policy}@0.5"
         assert report.summary[f"{at}.recovery_s"] >= 0.0
         assert report.summary[f"{at}.recovered"] in (0.0, 1.0)
@@ -109,7 +109,7 @@ def test_misfortune_and_mixed_deadlines_are_played(
     path = tmp_path / f"{name}.json"
     command = ["bench", "scenario", name, "--model", "paced", "--repository", str(repository)]
     command += ["--workers", "1", "--seconds", "2", "--warmup", "0.3", "--seeds", "1"]
-    command += ["--policies", "orchid", "--json", str(path), "--baseline-seconds", "1"]
+    command += ["--policies", "price", "--json", str(path), "--baseline-seconds", "1"]
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
     report = read_report(path)

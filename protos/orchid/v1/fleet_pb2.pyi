@@ -297,6 +297,34 @@ class VariantStatus(_message.Message):
 Global___VariantStatus: _TypeAlias = VariantStatus  # noqa: Y015
 
 @_typing.final
+class CalibrationDecile(_message.Message):
+    """Runs whose chance to be on time, as given at dispatch, was within one tenth."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    PREDICTED_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    runs: _builtins.int
+    predicted: _builtins.float
+    """Mean chance, and the share that was on time; both 0 without runs."""
+    observed: _builtins.float
+    def __init__(
+        self,
+        *,
+        runs: _builtins.int = ...,
+        predicted: _builtins.float = ...,
+        observed: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["observed", b"observed", "predicted", b"predicted", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CalibrationDecile: _TypeAlias = CalibrationDecile  # noqa: Y015
+
+@_typing.final
 class PoolStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -329,6 +357,7 @@ class PoolStatus(_message.Message):
     PREDICTED_WORK_MS_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -340,6 +369,10 @@ class PoolStatus(_message.Message):
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariantStatus]: ...
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def calibration(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibrationDecile]:
+        """Ten, from the least to the most likely."""
+
     def __init__(
         self,
         *,
@@ -352,10 +385,11 @@ class PoolStatus(_message.Message):
         predicted_work_ms: _builtins.float = ...,
         variants: _abc.Iterable[Global___VariantStatus] | None = ...,
         outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        calibration: _abc.Iterable[Global___CalibrationDecile] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ async def test_it_serves_until_it_is_told_to_stop() -> None:
         assert (await oip.ServerLive(oip_pb2.ServerLiveRequest())).live
         assert not (await oip.ServerReady(oip_pb2.ServerReadyRequest())).ready
         status = await fleet_pb2_grpc.FleetStub(channel).GetStatus(fleet_pb2.GetStatusRequest())
-        assert status.policy == "orchid"
+        assert status.policy == "price"
         assert not any(status.gauges.values())
         stop.set()
         await running

@@ -19,7 +19,7 @@ from bench.sweep import Baseline
 from deploy.cli.compare_table import compare_table
 
 BASELINE = Baseline("accurate", 10.0, 30.0, 100.0, ("accurate", "cheap"))
-SETTINGS = CompareSettings(model="m", policies=("orchid", "cheap", "early"), loads=(0.5, 1.0))
+SETTINGS = CompareSettings(model="m", policies=("price", "cheap", "early"), loads=(0.5, 1.0))
 
 
 def point(policy: str, seed: int, goodput: float, load: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_intervals_are_students() -> None:
 
 def test_differences_are_taken_within_a_seed() -> None:
     """Seeds differ by far more than the policies: only pairs show who is ahead."""
-    points = [point("orchid", seed, g) for seed, g in ((1, 0.90), (2, 0.60), (3, 0.30))]
+    points = [point("price", seed, g) for seed, g in ((1, 0.90), (2, 0.60), (3, 0.30))]
     points += [point("cheap", seed, g) for seed, g in ((1, 0.88), (2, 0.585), (3, 0.28))]
     points += [point("cheap", 4, 0.99)]
     orchid, cheap = cells(points, "accurate")
@@ -70,18 +70,18 @@ def test_differences_are_taken_within_a_seed() -> None:
 
 def test_the_summary_has_every_key_and_the_two_ratios() -> None:
     simulated: dict[str, Any] = {"kind": "simulated", "p95_ms": 18.0, "cpu_ms": 4.0}
-    points = [point("orchid", 1, 0.8), point("cheap", 1, 0.7)]
-    points += [point("sim-orchid", 1, 0.84, **simulated), point("bound", 1, 0.88, **simulated)]
+    points = [point("price", 1, 0.8), point("cheap", 1, 0.7)]
+    points += [point("sim-price", 1, 0.84, **simulated), point("bound", 1, 0.88, **simulated)]
     summary = summary_of(cells(points, "accurate"))
-    for policy in ("orchid", "cheap", "sim-orchid", "bound"):
+    for policy in ("price", "cheap", "sim-price", "bound"):
         for figure in ("accurate_goodput", "goodput", "on_time", "accuracy", "p95_ms", "cpu_cost"):
             assert f"{policy}@1.{figure}" in summary
         assert f"{policy}@1.share_most_accurate" in summary
     assert summary["sim_over_live@1"] == pytest.approx(0.84 / 0.8)
     assert summary["live_over_bound@1"] == pytest.approx(0.8 / 0.88)
-    assert summary["cheap@1.orchid_ahead"] == pytest.approx(0.1)
-    assert "cheap@1.orchid_ahead_low" not in summary
-    assert summary["sim-orchid@1.p95_ms"] == 18.0
+    assert summary["cheap@1.price_ahead"] == pytest.approx(0.1)
+    assert "cheap@1.price_ahead_low" not in summary
+    assert summary["sim-price@1.p95_ms"] == 18.0
 
 
 def test_policies_take_turns_inside_a_load_and_seed() -> None:
@@ -95,16 +95,16 @@ def test_policies_take_turns_inside_a_load_and_seed() -> None:
 
 
 def test_all_policies_get_the_same_traffic_and_seeds_another() -> None:
-    plans = [SETTINGS.plan(Job(p, 1.0, s), BASELINE) for p, s in (("orchid", 1), ("cheap", 1))]
+    plans = [SETTINGS.plan(Job(p, 1.0, s), BASELINE) for p, s in (("price", 1), ("cheap", 1))]
     assert plans[0] == plans[1]
-    assert SETTINGS.plan(Job("orchid", 1.0, 2), BASELINE).seed == 2
+    assert SETTINGS.plan(Job("price", 1.0, 2), BASELINE).seed == 2
     assert plans[0].rate_per_s == 100.0 and plans[0].deadline_ms == 30.0
     assert replace(SETTINGS, deadline_ms=50.0).plan(Job("a", 1.0, 1), BASELINE).deadline_ms == 50.0
 
 
 def test_the_policies_there_are_are_compared() -> None:
     known = known_policies()
-    assert known[0] == "orchid"
+    assert known[0] == "price"
     assert {"accurate", "cheap", "published-accurate", "published-adaptive", "early"} <= set(known)
 
 
@@ -113,14 +113,14 @@ def test_a_file_is_taken_up_only_when_it_was_measured_alike(tmp_path: Path) -> N
     store = Store(path, "sweep", SETTINGS)
     assert store.resume() == 0
     store.baseline, store.served = BASELINE, two_variants()
-    store.keep([point("orchid", 1, 0.8)])
-    store.keep([point("orchid", 1, 0.9), point("orchid", 2, 0.7)])
+    store.keep([point("price", 1, 0.8)])
+    store.keep([point("price", 1, 0.9), point("price", 2, 0.7)])
     store.save({"x": 1.0})
 
-    wider = replace(SETTINGS, policies=("orchid", "accurate"), seeds=(1, 2, 3, 4))
+    wider = replace(SETTINGS, policies=("price", "accurate"), seeds=(1, 2, 3, 4))
     taken = Store(path, "sweep", wider)
     assert taken.resume() == 2
-    assert taken.has(Job("orchid", 1.0, 1)) and not taken.has(Job("orchid", 1.0, 3))
+    assert taken.has(Job("price", 1.0, 1)) and not taken.has(Job("price", 1.0, 3))
     assert taken.baseline == BASELINE
     assert taken.served == two_variants()
     assert {p["accurate_goodput"] for p in taken.points} == {0.9, 0.7}
@@ -130,7 +130,7 @@ def test_a_file_is_taken_up_only_when_it_was_measured_alike(tmp_path: Path) -> N
 
 
 def test_the_table_shows_pairs_and_fits_a_terminal() -> None:
-    points = [point("orchid", s, 0.8 + s / 100) for s in (1, 2)]
+    points = [point("price", s, 0.8 + s / 100) for s in (1, 2)]
     points += [point("published-accurate", s, 0.7, latency=None) for s in (1, 2)]
     console = Console(file=io.StringIO(), width=90)
     console.print(compare_table(cells(points, "accurate")))

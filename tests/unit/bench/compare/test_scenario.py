@@ -13,7 +13,7 @@ from bench.compare.settings import CompareSettings
 from bench.compare.timeline import Timeline, recovery, rolling_share, summed, timeline
 
 SETTINGS = CompareSettings(
-    model="m", policies=("orchid",), seconds=28.0, warmup_s=2.0, scenario="kill"
+    model="m", policies=("price",), seconds=28.0, warmup_s=2.0, scenario="kill"
 )
 
 
