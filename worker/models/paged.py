@@ -185,13 +185,10 @@ class PagedEmitter:
         )
         if not has_rest:
             return product
-        blocks = matrix.shape[1] // BLOCK
-        shape = self._graph.constant(f"blocks{blocks}", np.array([-1, blocks, BLOCK], np.int64))
-        axis = self._graph.constant("last_axis", np.array([-1], np.int64))
-        cut = self._graph.node("Reshape", [x, shape])
-        sums = self._graph.node("ReduceSum", [cut, axis], keepdims=0)
         weight = self._weight(f"{name}.rest", np.ascontiguousarray(rest.T))
-        return self._graph.node("Gemm", [sums, weight, product], output=output)
+        return self._graph.node(
+            "AddBlockRest", [x, product, weight], output=output, domain=ORCHID_DOMAIN
+        )
 
     def _blocks_product(
         self,
