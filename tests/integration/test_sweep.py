@@ -20,7 +20,7 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     command = ["bench", "sweep", "--model", "paced", "--repository", str(repository)]
     command += ["--workers", "1", "--seconds", "1", "--warmup", "0.3", "--json", str(path)]
     command += ["--baseline-seconds", "1"]
-    grid = ["--policies", "orchid,cheap", "--loads", "0.5,1.5", "--seeds", "1"]
+    grid = ["--policies", "price,cheap", "--loads", "0.5,1.5", "--seeds", "1"]
     ended = CliRunner().invoke(app, [*command, *grid])
     assert ended.exit_code == 0, ended.output
     report = read_report(path)
@@ -37,12 +37,12 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     assert live["cheap", 0.5]["variant_share"].keys() <= {"tiny-b"}
     with path.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(report.points) == 8
+    assert len(rows) == len(report.points) == 10
     assert all(float(row["accurate_goodput"]) <= 1.0 for row in rows)
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
     again = CliRunner().invoke(app, [*command, *grid])
-    assert again.exit_code == 0 and "8 points are kept" in again.output, again.output
+    assert again.exit_code == 0 and "10 points are kept" in again.output, again.output
     kept = {(p["policy"], p["load_factor"]): p for p in read_report(path).points}
     assert kept["price", 1.5] == live["price", 1.5]
 
@@ -82,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
     path = tmp_path / "kill.json"
     command = ["bench", "scenario", "kill", "--model", "paced", "--repository", str(repository)]
     command += ["--workers", "2", "--seconds", "6", "--warmup", "0.5", "--seeds", "1"]
-    command += ["--policies", "orchid,cheap", "--loads", "0.5", "--json", str(path)]
+    command += ["--policies", "price,cheap", "--loads", "0.5", "--json", str(path)]
     command += ["--baseline-seconds", "1"]
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
@@ -113,12 +113,12 @@ def test_misfortune_and_mixed_deadlines_are_played(
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
     report = read_report(path)
-    assert "sim-orchid@0.8.accurate_goodput" in report.summary
+    assert "sim-price@0.8.accurate_goodput" in report.summary
     if name == "mixed":
-        assert {f"orchid@0.8.on_time_at_{f}" for f in ("0.5", "1", "2")} <= set(report.summary)
+        assert {f"price@0.8.on_time_at_{f}" for f in ("0.5", "1", "2")} <= set(report.summary)
         assert "bound@0.8.accurate_goodput" in report.summary
     else:
-        assert "orchid@0.8.on_time_during" in report.summary
+        assert "price@0.8.on_time_during" in report.summary
     path.with_suffix(".png").unlink()
     assert CliRunner().invoke(app, ["bench", "plot", str(path)]).exit_code == 0
     assert path.with_suffix(".png").exists()
