@@ -9,7 +9,7 @@ PROTO_VENV := .venv-proto
 TRITON_VENV := .venv-triton
 PROTOS := $(shell find protos -name '*.proto')
 NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
-SOURCES := $(shell find controlplane worker protos orchid_compiled -name '*.py')
+SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
 # The oldest grpcio-tools whose generated code every supported runtime accepts.
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
@@ -28,9 +28,9 @@ $(READY): pyproject.toml $(NATIVE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,bench,dev]'
 	touch $@
 
-# Edited sources run as they are until they are compiled again (docs/decisions/0016).
+# Edited sources run as they are until they are compiled again (docs/decisions/0022).
 $(COMPILED): $(READY) $(SOURCES)
-	test "$(ORCHID_COMPILED)" = 0 || $(BIN)/python -m orchid_compiled.build
+	test "$(ORCHID_COMPILED)" = 0 || $(BIN)/python -m deploy.compiled.build
 	touch $@
 
 demo: $(COMPILED) ## build the models, start a cluster, play traffic, print the table

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orchid_compiled
+from deploy import compiled
 from worker.cpu_plan import CpuPlan, read_cpu_plan
 
 if TYPE_CHECKING:
@@ -83,10 +83,8 @@ def _engine() -> Iterator[Finding]:
 
 
 def _compiled() -> Iterator[Finding]:
-    import controlplane  # noqa: F401
-
     for package in ("controlplane", "worker"):
-        reason = orchid_compiled.why_not(package)
+        reason = compiled.why_not(package)
         yield Finding(
             package,
             Level.NOTE if reason else Level.OK,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 # Lengths that are measured when the manifest declares none.
 DEFAULT_LENGTHS = (8, 16, 32, 64, 128)
+# A sentence or two: variants are compared, and their percentiles taken, near this length.
+_USUAL_TOKENS = 32
 _LONGEST_USUAL = 128
 _LONG_FACTOR = 4
 # Percentiles one standard deviation around the middle; a few disturbed runs do not move them.
@@ -82,9 +84,9 @@ def warm_plan(declared: Sequence[int], max_tokens: int) -> WarmPlan:
 
 
 def reference_length(shapes: Sequence[tuple[int, ...]]) -> int:
-    """The single-row shape in the middle of those that are measured; 0 when there is none."""
-    singles = sorted(shape[0] for shape in shapes if len(shape) == 1)
-    return singles[len(singles) // 2] if singles else 0
+    """The measured length of one sequence that is nearest to a usual text; 0 without any."""
+    singles = (shape[0] for shape in shapes if len(shape) == 1)
+    return min(singles, key=lambda length: abs(length - _USUAL_TOKENS), default=0)
 
 
 def fit(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import orchid_compiled
-from orchid_compiled import SUFFIX, SWITCH, digest_of, use, why_not
-from orchid_compiled.build import PACKAGES, modules_of
+from deploy import compiled
+from deploy.compiled import SUFFIX, SWITCH, digest_of, use, why_not
+from deploy.compiled.build import PACKAGES, modules_of
 
 Install = Callable[[str], Path]
 
@@ -31,7 +31,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts down what a build of the given digest leaves; returns where."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
-    monkeypatch.setattr(orchid_compiled, "_notes", {})
+    monkeypatch.setattr(compiled, "_notes", {})
     monkeypatch.delenv(SWITCH, raising=False)
 
     def put(digest: str) -> Path:

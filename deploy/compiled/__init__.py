@@ -13,12 +13,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 SWITCH = "ORCHID_COMPILED"
 SUFFIX = EXTENSION_SUFFIXES[0]
+# Where packages are installed, the folder of the compiled modules.
+FOLDER = "orchid_compiled"
+SERVICES = ("controlplane", "worker")
 
 # Why a package runs as it does, for `orchid doctor` and tests.
 _notes: dict[str, str] = {}
@@ -60,6 +63,14 @@ def use(package: str, sources: Path) -> None:
     _notes[package] = ""
 
 
+def use_all() -> None:
+    """Let imports from the services find what was compiled of them; before their first import."""
+    for package in SERVICES:
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            use(package, Path(spec.origin).parent)
+
+
 def why_not(package: str) -> str:
     """Why the sources of a package run, empty when its compiled modules do."""
     return _notes.get(package, "not imported")
@@ -77,7 +88,7 @@ def digest_of(sources: Path) -> str:
 def _record(package: str) -> tuple[Path, list[str], str] | None:
     """Where the compiled modules of a package are, which those are, and of what sources."""
     for place in sys.path:
-        folder = Path(place, __name__)
+        folder = Path(place, FOLDER)
         try:
             record = json.loads((folder / f"{package}{SUFFIX}.json").read_bytes())
         except OSError:

@@ -1,6 +1,6 @@
 """Compiles the modules on a request's path with mypyc; run by CMake and by `make`.
 
-    python -m orchid_compiled.build [--into DIR] [--work DIR] [PACKAGE ...]
+    python -m deploy.compiled.build [--into DIR] [--work DIR] [PACKAGE ...]
 
 For each package DIR (where packages are installed, by default) gets one library,
 `orchid_compiled/<module><suffix>` for each of its modules, and a record of the sources. A
@@ -18,9 +18,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from orchid_compiled import SUFFIX, SWITCH, digest_of
+from deploy.compiled import FOLDER, SUFFIX, SWITCH, digest_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # What every request passes through, and the arithmetic it rests on; the rest gains nothing.
 PACKAGES = {
@@ -139,14 +139,14 @@ def build(package: str, work: Path, into: Path) -> None:
 def _recorded(package: str, into: Path) -> str:
     """The sources that what was made before is of; empty when nothing was."""
     try:
-        record = json.loads((into / "orchid_compiled" / f"{package}{SUFFIX}.json").read_bytes())
+        record = json.loads((into / FOLDER / f"{package}{SUFFIX}.json").read_bytes())
     except OSError:
         return ""
     return str(record["digest"])
 
 
 def _install(package: str, digest: str, made: Path, into: Path) -> None:
-    folder = into / "orchid_compiled"
+    folder = into / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / f"{package}{SUFFIX}.json"
     # Without a record nobody takes what is half replaced.
@@ -172,7 +172,7 @@ def _replace(source: Path, target: Path) -> None:
 
 def main() -> None:
     """Parse the command line and build."""
-    parser = argparse.ArgumentParser(prog="orchid_compiled.build")
+    parser = argparse.ArgumentParser(prog="deploy.compiled.build")
     parser.add_argument("packages", nargs="*", default=sorted(PACKAGES))
     parser.add_argument("--into", type=Path, default=Path(sysconfig.get_path("platlib")))
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "compiled")
