@@ -44,7 +44,11 @@ class HeadValues:
                  "_step_ns", "_values", "converged", "ready")  # fmt: skip
 
     def __init__(self, deadline_ns: float, shares_ns: Sequence[float]) -> None:
-        """`shares_ns` are the tau_k. The values are zero until `improve` was called."""
+        """`deadline_ns` above 0; `shares_ns` are the tau_k. Values are zero until `improve`.
+
+        A share longer than the deadline counts as the deadline: after it, all is lost either way.
+        """
+        shares_ns = [min(share, deadline_ns) for share in shares_ns]
         longest = max(shares_ns)
         low, high = _LOWEST_LOAD / longest, _HIGHEST_LOAD / min(shares_ns)
         self.converged = self.ready = False

@@ -73,7 +73,7 @@ class Price:
 
     def refresh(self, now_ns: int) -> None:
         """A few more rounds towards the values of the present traffic, if it is time."""
-        if now_ns < self._next_ns or not self._traffic.eligible or not self._workers:
+        if now_ns < self._next_ns or not self._workers or self._traffic.deadline_ns <= 0.0:
             return
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
@@ -108,7 +108,8 @@ class Price:
         ahead = situation.trip_ns + situation.start_ns
         chances = [estimate.chance(situation.slack_ns, ahead) for estimate in estimates]
         fastest = min(range(len(estimates)), key=lambda place: estimates[place].predicted_ns)
-        shares = [estimate.predicted_ns / situation.workers for estimate in estimates]
+        workers = max(1, situation.workers)
+        shares = [estimate.predicted_ns / workers for estimate in estimates]
         future = self._future(values, situation, [*shares, 0.0])
         worth = [
             estimate.quality * chance + after

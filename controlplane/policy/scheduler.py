@@ -229,7 +229,7 @@ class Scheduler:
         foresight.completed(flight.candidate, flight.nominal_ns, run_ns, whole=whole)
         foresight.ended(
             flight.candidate,
-            promised_ns=flight.ahead_ns + flight.predicted_ns,
+            promised_ns=max(1, flight.ahead_ns + flight.predicted_ns),
             needed_ns=now_ns - flight.sent_ns,
             slack_ns=flight.requests[0].deadline_ns - flight.sent_ns,
             chance=flight.chance,

@@ -70,6 +70,14 @@ def test_with_one_variant_and_time_for_all_nothing_is_worth_waiting_for() -> Non
     assert values.at(0.2 / 2e6, [0.0, 20 * MS]) == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
+def test_services_far_beyond_the_deadline_cost_no_memory() -> None:
+    values = HeadValues(1 * MS, [1e12, 2e12])
+    values.earn([[0.0] * len(values.ages_ns())] * 2)
+    values.improve(20)
+    assert values.converged
+    assert values.at(1e-9, [0.0, 5e11]) == pytest.approx([0.0, 0.0])
+
+
 def test_values_are_carried_to_a_similar_service() -> None:
     services = tuple(service * 1.2 for service in SERVICES)
     values = HeadValues(DEADLINE, [service / WORKERS for service in services])

@@ -32,12 +32,14 @@ class Stand:
     foresight: Foresight
     now_ns: int = 0
 
-    def arrive(self, gap_ms: float, table: VariantTable = TABLE) -> bool:
+    def arrive(
+        self, gap_ms: float, table: VariantTable = TABLE, deadline_ns: int = DEADLINE
+    ) -> bool:
         self.now_ns += int(gap_ms * MS)
         admission = self.policy.admit(
             Arrival(
                 now_ns=self.now_ns,
-                slack_ns=DEADLINE,
+                slack_ns=deadline_ns,
                 trip_ns=1.0 * MS,
                 eligible=ALL,
                 estimates=self.foresight.estimates(ALL, NOMINAL),
@@ -144,6 +146,15 @@ def test_until_the_values_have_converged_the_reserve_decides() -> None:
     made.policy.refresh(made.now_ns)
     same = Orchid().decide(made.foresight.estimates(ALL, NOMINAL), _crowd())
     assert made.policy.decide(made.foresight.estimates(ALL, NOMINAL), _crowd()) == same
+
+
+def test_traffic_without_any_time_left_is_not_priced() -> None:
+    made = Stand(Price(Orchid()), Foresight(TABLE))
+    for _ in range(5):
+        made.arrive(1.0, deadline_ns=0)
+        made.policy.refresh(made.now_ns)
+    assert made.decide(0.0, 0).kind is DecisionKind.DROP
+    assert made.decide(90.0, 0).reason == Reason.MOST_ACCURATE
 
 
 def test_a_new_table_starts_anew() -> None:
