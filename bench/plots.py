@@ -9,7 +9,17 @@ from typing import Any
 from bench.report import Report
 
 Point = Mapping[str, Any]
-_COLOURS = {"price": "#7b2d8b", "accurate": "#2b6cb0", "cheap": "#d97706"}
+# One colour a policy in every picture.
+COLOURS = {
+    "price": "#7b2d8b",
+    "orchid": "#be185d",
+    "accurate": "#2b6cb0",
+    "cheap": "#d97706",
+    "published-accurate": "#60a5fa",
+    "published-adaptive": "#0f766e",
+    "early": "#65a30d",
+    "bound": "#111111",
+}
 
 
 def plot_sweep(report: Report, path: Path) -> None:
@@ -66,7 +76,7 @@ def _lines(
             [value(point) for point in mine],
             marker="o",
             label=policy,
-            color=_COLOURS.get(policy),
+            color=COLOURS.get(policy),
         )
     axis.set_ylim(bottom=0)
 

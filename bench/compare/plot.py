@@ -11,18 +11,9 @@ from bench.compare.figures import Cell, cells
 from bench.compare.scenario import SCENARIOS, disturbance
 from bench.compare.settings import BOUND, REFERENCE, settings_of
 from bench.compare.timeline import BIN_S, Timeline, rolling_share, summed
+from bench.plots import COLOURS
 from bench.report import Report
 
-_COLOURS = {
-    "price": "#7b2d8b",
-    "orchid": "#be185d",
-    "accurate": "#2b6cb0",
-    "cheap": "#d97706",
-    "published-accurate": "#60a5fa",
-    "published-adaptive": "#0f766e",
-    "early": "#65a30d",
-    BOUND: "#111111",
-}
 _PREFIX = "sim-"
 
 
@@ -30,7 +21,7 @@ def style(policy: str) -> dict[str, Any]:
     """Line style of a policy; the simulated have their live one's colour, dashed."""
     simulated = policy.startswith(_PREFIX)
     return {
-        "color": _COLOURS.get(policy.removeprefix(_PREFIX), "#6b7280"),
+        "color": COLOURS.get(policy.removeprefix(_PREFIX), "#6b7280"),
         "linestyle": "--" if simulated else ":" if policy == BOUND else "-",
         "linewidth": 2.4 if policy == REFERENCE else 1.2,
         "label": policy,
