@@ -24,13 +24,18 @@ Method = Callable[[Any, Context], Awaitable[Any]]
 
 
 def worker_handler(servicer: object) -> grpc.GenericRpcHandler:
-    """Handlers for every method of `orchid.v1.Worker`, each a coroutine on `servicer`.
+    """Handlers for the methods of `orchid.v1.Worker` that `servicer` has, each a coroutine.
 
+    What it has not answers UNIMPLEMENTED: encoder and decode workers share the service.
     Answers may be messages or their bytes. Worker errors become statuses, bytes that do not
     decode INVALID_ARGUMENT, anything else INTERNAL without its text, which could hold content.
     A method that reads a stream meets such bytes as `Undecodable`.
     """
-    handlers = {method.name: _handler(method, servicer) for method in SERVICE.methods}
+    handlers = {
+        method.name: _handler(method, servicer)
+        for method in SERVICE.methods
+        if hasattr(servicer, method.name)
+    }
     return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
 

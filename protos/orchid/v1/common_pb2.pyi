@@ -76,6 +76,31 @@ READINESS_STATE_FAILED: ReadinessState.ValueType  # 4
 READINESS_STATE_UNLOADING: ReadinessState.ValueType  # 5
 Global___ReadinessState: _TypeAlias = ReadinessState  # noqa: Y015
 
+class _FinishReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
+    FINISH_REASON_STOP: _FinishReason.ValueType  # 1
+    """An end token, a stop token or a stop string."""
+    FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
+    """max_tokens or the context."""
+    FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 3
+    """The deadline passed; what came before it was sent."""
+
+class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
+
+FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
+FINISH_REASON_STOP: FinishReason.ValueType  # 1
+"""An end token, a stop token or a stop string."""
+FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
+"""max_tokens or the context."""
+FINISH_REASON_DEADLINE: FinishReason.ValueType  # 3
+"""The deadline passed; what came before it was sent."""
+Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
+
 @_typing.final
 class Tensor(_message.Message):
     """A dense tensor in row-major order."""
@@ -275,6 +300,7 @@ class VariantDescription(_message.Message):
     READY_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    DECODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     layout: _builtins.str
     """"ragged", "padded" or "tensor"; see docs/models.md."""
@@ -292,6 +318,10 @@ class VariantDescription(_message.Message):
     def quality(self) -> _containers.RepeatedCompositeFieldContainer[Global___QualityEvidence]: ...
     @_builtins.property
     def profile(self) -> Global___VariantProfile: ...
+    @_builtins.property
+    def decode(self) -> Global___DecodeProfile:
+        """Set for layout "paged": what the lane that decodes it can hold and how fast it steps."""
+
     def __init__(
         self,
         *,
@@ -306,14 +336,59 @@ class VariantDescription(_message.Message):
         ready: _builtins.bool = ...,
         max_tokens: _builtins.int = ...,
         resident_bytes: _builtins.int = ...,
+        decode: Global___DecodeProfile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["profile", b"profile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "profile", b"profile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "layout", b"layout", "max_tokens", b"max_tokens", "name", b"name", "outputs", b"outputs", "precision", b"precision", "profile", b"profile", "quality", b"quality", "ready", b"ready", "resident_bytes", b"resident_bytes", "tokenizer", b"tokenizer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "inputs", b"inputs", "layout", b"layout", "max_tokens", b"max_tokens", "name", b"name", "outputs", b"outputs", "precision", b"precision", "profile", b"profile", "quality", b"quality", "ready", b"ready", "resident_bytes", b"resident_bytes", "tokenizer", b"tokenizer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VariantDescription: _TypeAlias = VariantDescription  # noqa: Y015
+
+@_typing.final
+class DecodeProfile(_message.Message):
+    """What one step of a decoder costs, measured through the engine call that serves:
+    step_us + prefill_us_per_token * chunk tokens + sequence_us * decoding sequences
+    + cached_us_per_token * tokens attended to by decoding sequences.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_US_FIELD_NUMBER: _builtins.int
+    PREFILL_US_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    SEQUENCE_US_FIELD_NUMBER: _builtins.int
+    CACHED_US_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    SIGMA_FIELD_NUMBER: _builtins.int
+    KV_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    ARENA_TOKENS_FIELD_NUMBER: _builtins.int
+    step_us: _builtins.float
+    prefill_us_per_token: _builtins.float
+    sequence_us: _builtins.float
+    cached_us_per_token: _builtins.float
+    sigma: _builtins.float
+    """Relative spread of measured over predicted."""
+    kv_bytes_per_token: _builtins.int
+    """Bytes that keys and values of one token take, and tokens the arena holds."""
+    arena_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        step_us: _builtins.float = ...,
+        prefill_us_per_token: _builtins.float = ...,
+        sequence_us: _builtins.float = ...,
+        cached_us_per_token: _builtins.float = ...,
+        sigma: _builtins.float = ...,
+        kv_bytes_per_token: _builtins.int = ...,
+        arena_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arena_tokens", b"arena_tokens", "cached_us_per_token", b"cached_us_per_token", "kv_bytes_per_token", b"kv_bytes_per_token", "prefill_us_per_token", b"prefill_us_per_token", "sequence_us", b"sequence_us", "sigma", b"sigma", "step_us", b"step_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecodeProfile: _TypeAlias = DecodeProfile  # noqa: Y015
 
 @_typing.final
 class Tokenizer(_message.Message):
@@ -361,6 +436,7 @@ class ModelDescription(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     PRIMARY_OUTPUT_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     task: _builtins.str
@@ -378,6 +454,10 @@ class ModelDescription(_message.Message):
     def tokenizers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tokenizer]: ...
     @_builtins.property
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariantDescription]: ...
+    @_builtins.property
+    def generation(self) -> Global___GenerationSettings:
+        """Set for task "text-generation"."""
+
     def __init__(
         self,
         *,
@@ -393,11 +473,347 @@ class ModelDescription(_message.Message):
         progress: _builtins.float = ...,
         failure: _builtins.str = ...,
         primary_output: _builtins.str = ...,
+        generation: Global___GenerationSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_tokenizer", b"default_tokenizer", "failure", b"failure", "labels", b"labels", "manifest_digest", b"manifest_digest", "name", b"name", "primary_output", b"primary_output", "progress", b"progress", "state", b"state", "task", b"task", "tokenizers", b"tokenizers", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_tokenizer", b"default_tokenizer", "failure", b"failure", "generation", b"generation", "labels", b"labels", "manifest_digest", b"manifest_digest", "name", b"name", "primary_output", b"primary_output", "progress", b"progress", "state", b"state", "task", b"task", "tokenizers", b"tokenizers", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelDescription: _TypeAlias = ModelDescription  # noqa: Y015
+
+@_typing.final
+class GenerationSettings(_message.Message):
+    """What turning requests into token ids needs beside the tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
+    END_TOKENS_FIELD_NUMBER: _builtins.int
+    BEGIN_TOKEN_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    chat_template: _builtins.str
+    """A Jinja template over `messages`; empty when the model has none."""
+    begin_token: _builtins.int
+    """Starts every sequence when set."""
+    vocabulary: _builtins.int
+    context: _builtins.int
+    """Most tokens of a sequence, prompt and answer together."""
+    @_builtins.property
+    def end_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Any of these ends an answer."""
+
+    def __init__(
+        self,
+        *,
+        chat_template: _builtins.str = ...,
+        end_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        begin_token: _builtins.int | None = ...,
+        vocabulary: _builtins.int = ...,
+        context: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_token", b"_begin_token", "begin_token", b"begin_token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_token", b"_begin_token", "begin_token", b"begin_token", "chat_template", b"chat_template", "context", b"context", "end_tokens", b"end_tokens", "vocabulary", b"vocabulary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__begin_token: _TypeAlias = _typing.Literal["begin_token"]  # noqa: Y015
+    _WhichOneofArgType__begin_token: _TypeAlias = _typing.Literal["_begin_token", b"_begin_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__begin_token) -> _WhichOneofReturnType__begin_token | None: ...
+
+Global___GenerationSettings: _TypeAlias = GenerationSettings  # noqa: Y015
+
+@_typing.final
+class Sampling(_message.Message):
+    """How the next token is chosen. All fields unset is greedy decoding."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOP_P_FIELD_NUMBER: _builtins.int
+    MIN_P_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    temperature: _builtins.float
+    """0 is greedy."""
+    top_k: _builtins.int
+    """Most likely tokens that are kept; 0 keeps all."""
+    top_p: _builtins.float
+    """Smallest set of most likely tokens whose probability reaches this; 0 and 1 keep all."""
+    min_p: _builtins.float
+    """Tokens below this share of the most likely one's probability are dropped."""
+    repetition_penalty: _builtins.float
+    """Divides the logits of tokens that occurred, prompt included; 0 and 1 change nothing."""
+    seed: _builtins.int
+    """The same seed, prompt and parameters give the same answer; unset draws one."""
+    def __init__(
+        self,
+        *,
+        temperature: _builtins.float = ...,
+        top_k: _builtins.int = ...,
+        top_p: _builtins.float = ...,
+        min_p: _builtins.float = ...,
+        repetition_penalty: _builtins.float = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "min_p", b"min_p", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class GenerationLimits(_message.Message):
+    """When an answer ends and what is told of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    IGNORE_END_FIELD_NUMBER: _builtins.int
+    max_tokens: _builtins.int
+    """0 takes what the context leaves."""
+    n: _builtins.int
+    """Answers of one prompt; 0 is 1."""
+    logprobs: _builtins.int
+    """Set: every token carries its log probability and this many alternatives."""
+    ignore_end: _builtins.bool
+    """The model's end tokens do not end the answer."""
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The answer ends before the first of these; they are not part of it."""
+
+    @_builtins.property
+    def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        max_tokens: _builtins.int = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
+        stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        n: _builtins.int = ...,
+        logprobs: _builtins.int | None = ...,
+        ignore_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "logprobs", b"logprobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "ignore_end", b"ignore_end", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "n", b"n", "stop", b"stop", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+
+Global___GenerationLimits: _TypeAlias = GenerationLimits  # noqa: Y015
+
+@_typing.final
+class TokenLogprob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    token: _builtins.bytes
+    """The token's bytes; a character may spread over several tokens."""
+    logprob: _builtins.float
+    """Natural logarithm of the probability before temperature and filters."""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+        logprob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token", b"token", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
+
+@_typing.final
+class GeneratedToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def chosen(self) -> Global___TokenLogprob: ...
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]: ...
+    def __init__(
+        self,
+        *,
+        chosen: Global___TokenLogprob | None = ...,
+        alternatives: _abc.Iterable[Global___TokenLogprob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chosen", b"chosen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "chosen", b"chosen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GeneratedToken: _TypeAlias = GeneratedToken  # noqa: Y015
+
+@_typing.final
+class GenerationAdmitted(_message.Message):
+    """The generation holds a place; its first token is being made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_US_FIELD_NUMBER: _builtins.int
+    prompt_tokens: _builtins.int
+    cached_tokens: _builtins.int
+    """Prompt tokens whose keys and values were already there."""
+    queue_us: _builtins.int
+    """Time from arrival at the worker to admission."""
+    def __init__(
+        self,
+        *,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        queue_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "prompt_tokens", b"prompt_tokens", "queue_us", b"queue_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationAdmitted: _TypeAlias = GenerationAdmitted  # noqa: Y015
+
+@_typing.final
+class GenerationDelta(_message.Message):
+    """A piece of one answer. Text never ends inside a character and never holds a
+    part of a stop string; it may be empty while one is undecided.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which of the n answers."""
+    text: _builtins.str
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___GeneratedToken]:
+        """One for each of token_ids when log probabilities were asked for."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        text: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[Global___GeneratedToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationDelta: _TypeAlias = GenerationDelta  # noqa: Y015
+
+@_typing.final
+class GenerationFinished(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    reason: Global___FinishReason.ValueType
+    stop: _builtins.str
+    """The stop string that ended it, if one did."""
+    generated_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        reason: Global___FinishReason.ValueType = ...,
+        stop: _builtins.str = ...,
+        generated_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generated_tokens", b"generated_tokens", "index", b"index", "reason", b"reason", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationFinished: _TypeAlias = GenerationFinished  # noqa: Y015
+
+@_typing.final
+class GenerationUsage(_message.Message):
+    """The resource-and-outcome record of a generation; shapes and ids, never text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_US_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_US_FIELD_NUMBER: _builtins.int
+    TOTAL_US_FIELD_NUMBER: _builtins.int
+    MEAN_GAP_US_FIELD_NUMBER: _builtins.int
+    MAX_GAP_US_FIELD_NUMBER: _builtins.int
+    PREFILL_CPU_US_FIELD_NUMBER: _builtins.int
+    DECODE_CPU_US_FIELD_NUMBER: _builtins.int
+    LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    prompt_tokens: _builtins.int
+    cached_tokens: _builtins.int
+    generated_tokens: _builtins.int
+    queue_us: _builtins.int
+    first_token_us: _builtins.int
+    """From arrival at the worker to the first token."""
+    total_us: _builtins.int
+    mean_gap_us: _builtins.int
+    """Mean and largest gap between tokens of one answer."""
+    max_gap_us: _builtins.int
+    prefill_cpu_us: _builtins.int
+    """This generation's share of the steps it was in, by phase."""
+    decode_cpu_us: _builtins.int
+    live_token_ms: _builtins.int
+    """Tokens held in the arena times milliseconds held."""
+    preemptions: _builtins.int
+    def __init__(
+        self,
+        *,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        generated_tokens: _builtins.int = ...,
+        queue_us: _builtins.int = ...,
+        first_token_us: _builtins.int = ...,
+        total_us: _builtins.int = ...,
+        mean_gap_us: _builtins.int = ...,
+        max_gap_us: _builtins.int = ...,
+        prefill_cpu_us: _builtins.int = ...,
+        decode_cpu_us: _builtins.int = ...,
+        live_token_ms: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_cpu_us", b"decode_cpu_us", "first_token_us", b"first_token_us", "generated_tokens", b"generated_tokens", "live_token_ms", b"live_token_ms", "max_gap_us", b"max_gap_us", "mean_gap_us", b"mean_gap_us", "preemptions", b"preemptions", "prefill_cpu_us", b"prefill_cpu_us", "prompt_tokens", b"prompt_tokens", "queue_us", b"queue_us", "total_us", b"total_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationUsage: _TypeAlias = GenerationUsage  # noqa: Y015

@@ -46,6 +46,11 @@ class InferenceStub(object):
                 request_serializer=protos_dot_orchid_dot_v1_dot_inference__pb2.InferRequest.SerializeToString,
                 response_deserializer=protos_dot_orchid_dot_v1_dot_inference__pb2.InferStreamResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/orchid.v1.Inference/Generate',
+                request_serializer=protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer(object):
@@ -67,6 +72,14 @@ class InferenceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Generate(self, request, context):
+        """One generation, streamed: admitted, deltas, one finished an answer, completed.
+        Ending the call frees what the generation holds before the next step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +92,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.StreamInfer,
                     request_deserializer=protos_dot_orchid_dot_v1_dot_inference__pb2.InferRequest.FromString,
                     response_serializer=protos_dot_orchid_dot_v1_dot_inference__pb2.InferStreamResponse.SerializeToString,
+            ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -137,6 +155,33 @@ class Inference(object):
             '/orchid.v1.Inference/StreamInfer',
             protos_dot_orchid_dot_v1_dot_inference__pb2.InferRequest.SerializeToString,
             protos_dot_orchid_dot_v1_dot_inference__pb2.InferStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/orchid.v1.Inference/Generate',
+            protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
+            protos_dot_orchid_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,10 @@ class InferenceStub:
     """Many requests in flight on one stream; answers carry the request's id and
     come as they finish. A failed request is an answer with an error.
     """
+    Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
+    """One generation, streamed: admitted, deltas, one finished an answer, completed.
+    Ending the call frees what the generation holds before the next step.
+    """
 
 @_typing.type_check_only
 class InferenceAsyncStub(InferenceStub):
@@ -52,6 +56,10 @@ class InferenceAsyncStub(InferenceStub):
     StreamInfer: _aio.StreamStreamMultiCallable[_inference_pb2.InferRequest, _inference_pb2.InferStreamResponse]  # type: ignore[assignment]
     """Many requests in flight on one stream; answers carry the request's id and
     come as they finish. A failed request is an answer with an error.
+    """
+    Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
+    """One generation, streamed: admitted, deltas, one finished an answer, completed.
+    Ending the call frees what the generation holds before the next step.
     """
 
 class InferenceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,6 +82,16 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.InferStreamResponse], _abc.AsyncIterator[_inference_pb2.InferStreamResponse]]:
         """Many requests in flight on one stream; answers carry the request's id and
         come as they finish. A failed request is an answer with an error.
+        """
+
+    @_abc_1.abstractmethod
+    def Generate(
+        self,
+        request: _inference_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
+        """One generation, streamed: admitted, deltas, one finished an answer, completed.
+        Ending the call frees what the generation holds before the next step.
         """
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -259,6 +259,7 @@ class WorkerLoad(_message.Message):
     RUN_CPU_US_FIELD_NUMBER: _builtins.int
     EXPIRED_ITEMS_EXECUTED_FIELD_NUMBER: _builtins.int
     THROTTLED_PERIODS_FIELD_NUMBER: _builtins.int
+    DECODE_FIELD_NUMBER: _builtins.int
     queued_items: _builtins.int
     """Items accepted and not running yet."""
     running_items: _builtins.int
@@ -274,6 +275,10 @@ class WorkerLoad(_message.Message):
     expired_items_executed: _builtins.int
     throttled_periods: _builtins.int
     """Periods in which the CPU quota throttled the process's control group."""
+    @_builtins.property
+    def decode(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecodeLoad]:
+        """What a decode worker holds, one entry a model; empty on encoder workers."""
+
     def __init__(
         self,
         *,
@@ -287,14 +292,167 @@ class WorkerLoad(_message.Message):
         run_cpu_us: _builtins.int = ...,
         expired_items_executed: _builtins.int = ...,
         throttled_periods: _builtins.int = ...,
+        decode: _abc.Iterable[Global___DecodeLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_items", b"completed_items", "draining", b"draining", "expired_items_executed", b"expired_items_executed", "host_cpu_percent", b"host_cpu_percent", "process_cpu_percent", b"process_cpu_percent", "queued_items", b"queued_items", "resident_bytes", b"resident_bytes", "run_cpu_us", b"run_cpu_us", "running_items", b"running_items", "throttled_periods", b"throttled_periods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_items", b"completed_items", "decode", b"decode", "draining", b"draining", "expired_items_executed", b"expired_items_executed", "host_cpu_percent", b"host_cpu_percent", "process_cpu_percent", b"process_cpu_percent", "queued_items", b"queued_items", "resident_bytes", b"resident_bytes", "run_cpu_us", b"run_cpu_us", "running_items", b"running_items", "throttled_periods", b"throttled_periods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerLoad: _TypeAlias = WorkerLoad  # noqa: Y015
+
+@_typing.final
+class DecodeLoad(_message.Message):
+    """The state of one model's arena and of the generations in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    PREFILLING_FIELD_NUMBER: _builtins.int
+    DECODING_FIELD_NUMBER: _builtins.int
+    PENDING_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    TOTAL_BLOCKS_FIELD_NUMBER: _builtins.int
+    FREE_BLOCKS_FIELD_NUMBER: _builtins.int
+    EVICTABLE_BLOCKS_FIELD_NUMBER: _builtins.int
+    GENERATED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFIX_HIT_TOKENS_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    SHED_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    variant: _builtins.str
+    waiting: _builtins.int
+    prefilling: _builtins.int
+    decoding: _builtins.int
+    pending_prompt_tokens: _builtins.int
+    """Prompt tokens that are waiting or being prefilled."""
+    cached_tokens: _builtins.int
+    """Tokens that decoding sequences attend to in one step."""
+    total_blocks: _builtins.int
+    free_blocks: _builtins.int
+    """Blocks that nobody holds, those of the prefix cache included in evictable."""
+    evictable_blocks: _builtins.int
+    generated_tokens: _builtins.int
+    prefix_hit_tokens: _builtins.int
+    preemptions: _builtins.int
+    shed: _builtins.int
+    """Generations refused because their first token would have been late."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+        prefilling: _builtins.int = ...,
+        decoding: _builtins.int = ...,
+        pending_prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        total_blocks: _builtins.int = ...,
+        free_blocks: _builtins.int = ...,
+        evictable_blocks: _builtins.int = ...,
+        generated_tokens: _builtins.int = ...,
+        prefix_hit_tokens: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+        shed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecodeLoad: _TypeAlias = DecodeLoad  # noqa: Y015
+
+@_typing.final
+class GenerateCall(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    BUDGET_US_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_TARGET_US_FIELD_NUMBER: _builtins.int
+    TOKEN_TARGET_US_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    generation_id: _builtins.int
+    model: _builtins.str
+    variant: _builtins.str
+    tenant: _builtins.str
+    """Whose prefix cache may be used and filled."""
+    budget_us: _builtins.int
+    """Time left when this was sent; 0 has no end."""
+    first_token_target_us: _builtins.int
+    token_target_us: _builtins.int
+    traceparent: _builtins.str
+    @_builtins.property
+    def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def sampling(self) -> _common_pb2.Sampling: ...
+    @_builtins.property
+    def limits(self) -> _common_pb2.GenerationLimits: ...
+    def __init__(
+        self,
+        *,
+        generation_id: _builtins.int = ...,
+        model: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        prompt: _abc.Iterable[_builtins.int] | None = ...,
+        sampling: _common_pb2.Sampling | None = ...,
+        limits: _common_pb2.GenerationLimits | None = ...,
+        tenant: _builtins.str = ...,
+        budget_us: _builtins.int = ...,
+        first_token_target_us: _builtins.int = ...,
+        token_target_us: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateCall: _TypeAlias = GenerateCall  # noqa: Y015
+
+@_typing.final
+class GenerateEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def admitted(self) -> _common_pb2.GenerationAdmitted: ...
+    @_builtins.property
+    def delta(self) -> _common_pb2.GenerationDelta: ...
+    @_builtins.property
+    def finished(self) -> _common_pb2.GenerationFinished: ...
+    @_builtins.property
+    def completed(self) -> _common_pb2.GenerationUsage: ...
+    def __init__(
+        self,
+        *,
+        admitted: _common_pb2.GenerationAdmitted | None = ...,
+        delta: _common_pb2.GenerationDelta | None = ...,
+        finished: _common_pb2.GenerationFinished | None = ...,
+        completed: _common_pb2.GenerationUsage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "completed", b"completed", "delta", b"delta", "event", b"event", "finished", b"finished"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "completed", b"completed", "delta", b"delta", "event", b"event", "finished", b"finished"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["admitted", "delta", "finished", "completed"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___GenerateEvent: _TypeAlias = GenerateEvent  # noqa: Y015
 
 @_typing.final
 class DescribeRequest(_message.Message):

@@ -40,6 +40,11 @@ class WorkerStub(object):
                 request_serializer=protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
                 response_deserializer=protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/orchid.v1.Worker/Generate',
+                request_serializer=protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateCall.SerializeToString,
+                response_deserializer=protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateEvent.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/orchid.v1.Worker/Describe',
                 request_serializer=protos_dot_orchid_dot_v1_dot_worker__pb2.DescribeRequest.SerializeToString,
@@ -74,6 +79,14 @@ class WorkerServicer(object):
     def Execute(self, request_iterator, context):
         """Runs batches. Many are in flight on one stream; results come back as they
         finish, in any order. Ending the stream cancels what it still has running.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Generate(self, request, context):
+        """One generation of a decode worker. Ending the call frees its blocks before
+        the next step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,6 +132,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Execute,
                     request_deserializer=protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteRequest.FromString,
                     response_serializer=protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteResponse.SerializeToString,
+            ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateCall.FromString,
+                    response_serializer=protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateEvent.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -174,6 +192,33 @@ class Worker(object):
             '/orchid.v1.Worker/Execute',
             protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
             protos_dot_orchid_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/orchid.v1.Worker/Generate',
+            protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateCall.SerializeToString,
+            protos_dot_orchid_dot_v1_dot_worker__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,10 @@ class WorkerStub:
     """Runs batches. Many are in flight on one stream; results come back as they
     finish, in any order. Ending the stream cancels what it still has running.
     """
+    Generate: _grpc.UnaryStreamMultiCallable[_worker_pb2.GenerateCall, _worker_pb2.GenerateEvent]
+    """One generation of a decode worker. Ending the call frees its blocks before
+    the next step.
+    """
     Describe: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DescribeRequest, _worker_pb2.DescribeResponse]
     Load: _grpc.UnaryStreamMultiCallable[_worker_pb2.LoadRequest, _worker_pb2.LoadProgress]
     """Loads and warms a model of the worker's repository; streams progress."""
@@ -54,6 +58,10 @@ class WorkerAsyncStub(WorkerStub):
     Execute: _aio.StreamStreamMultiCallable[_worker_pb2.ExecuteRequest, _worker_pb2.ExecuteResponse]  # type: ignore[assignment]
     """Runs batches. Many are in flight on one stream; results come back as they
     finish, in any order. Ending the stream cancels what it still has running.
+    """
+    Generate: _aio.UnaryStreamMultiCallable[_worker_pb2.GenerateCall, _worker_pb2.GenerateEvent]  # type: ignore[assignment]
+    """One generation of a decode worker. Ending the call frees its blocks before
+    the next step.
     """
     Describe: _aio.UnaryUnaryMultiCallable[_worker_pb2.DescribeRequest, _worker_pb2.DescribeResponse]  # type: ignore[assignment]
     Load: _aio.UnaryStreamMultiCallable[_worker_pb2.LoadRequest, _worker_pb2.LoadProgress]  # type: ignore[assignment]
@@ -75,6 +83,16 @@ class WorkerServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.ExecuteResponse], _abc.AsyncIterator[_worker_pb2.ExecuteResponse]]:
         """Runs batches. Many are in flight on one stream; results come back as they
         finish, in any order. Ending the stream cancels what it still has running.
+        """
+
+    @_abc_1.abstractmethod
+    def Generate(
+        self,
+        request: _worker_pb2.GenerateCall,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_worker_pb2.GenerateEvent], _abc.AsyncIterator[_worker_pb2.GenerateEvent]]:
+        """One generation of a decode worker. Ending the call frees its blocks before
+        the next step.
         """
 
     @_abc_1.abstractmethod
