@@ -18,6 +18,9 @@ import uvloop
 
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
+from controlplane.generation.lanes import Lanes
+from controlplane.generation.prompts import Prompts
+from controlplane.generation.service import Generations
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
 from controlplane.rpc.fleet import FleetServicer
@@ -30,6 +33,7 @@ log = logging.getLogger("controlplane")
 
 # How often a shutdown looks whether the last request has ended.
 _DRAIN_LOOK_S = 0.01
+_FAREWELL_S = 1.0
 
 
 class ControlPlane:
@@ -51,6 +55,14 @@ class ControlPlane:
         self._dispatcher = Dispatcher(
             config, registry, now_ns=now_ns, loop=loop, telemetry=self._telemetry
         )
+        self._generations = Generations(
+            config,
+            registry,
+            Lanes(registry, now_ns=now_ns, loop=loop, report_interval_ms=config.report_interval_ms),
+            Prompts(self._preprocessor),
+            now_ns=now_ns,
+            telemetry=self._telemetry,
+        )
         status = StatusSource(
             controlplane_id=f"controlplane-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             version=own_version(),
@@ -59,13 +71,14 @@ class ControlPlane:
             process=psutil.Process(),
         )
         self._fleet = FleetServicer(
-            config, registry, self._dispatcher, status=status, now_ns=now_ns
+            config, registry, self._dispatcher, self._generations, status=status, now_ns=now_ns
         )
         self._server = ControlPlaneServer(
             config,
             Parts(
                 queue=self._dispatcher,
                 tokenizing=self._preprocessor,
+                generations=self._generations,
                 registry=registry,
                 repository=FleetRepository(self._fleet),
                 fleet=self._fleet,
@@ -81,16 +94,20 @@ class ControlPlane:
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""
         grace_s = self._config.deadline_cap_ms / 1000
-        stopping = asyncio.create_task(self._server.stop(grace_s))
+        # What outlasts the grace is told why before its call is cancelled.
+        stopping = asyncio.create_task(self._server.stop(grace_s + _FAREWELL_S))
+        self._generations.drain()
         try:
             async with asyncio.timeout(grace_s):
                 while True:
-                    if not self._dispatcher.gauges()["pending"]:
+                    open_generations = self._generations.gauges()["generations"]
+                    if not self._dispatcher.gauges()["pending"] and not open_generations:
                         break
                     await asyncio.sleep(_DRAIN_LOOK_S)
         except TimeoutError:
             log.warning("requests outlast the shutdown's %.0f s and are ended", grace_s)
         self._dispatcher.close()
+        self._generations.close()
         self._fleet.close()
         await stopping
         self._preprocessor.close()

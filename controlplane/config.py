@@ -38,18 +38,42 @@ class ClassConfig:
 
     `minimum_quality` is a floor on the measured quality (0 to 1) of the answering
     variant, `prohibited` lists variants that never answer, `deadline_ms` is the
-    deadline of requests that bring none (0 leaves the general default).
+    deadline of requests that bring none, `generation_deadline_ms` that of generations;
+    `first_token_target_ms` and `token_target_ms` are the targets of generations that name
+    none. 0 leaves the general default.
     """
 
     minimum_quality: float = 0.0
     prohibited: tuple[str, ...] = ()
     deadline_ms: int = 0
+    generation_deadline_ms: int = 0
+    first_token_target_ms: int = 0
+    token_target_ms: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.minimum_quality <= 1.0:
             raise ValueError(f"minimum_quality must be in [0, 1], got {self.minimum_quality}")
-        if self.deadline_ms < 0:
-            raise ValueError(f"deadline_ms must not be negative, got {self.deadline_ms}")
+        times = {
+            "deadline_ms": self.deadline_ms,
+            "generation_deadline_ms": self.generation_deadline_ms,
+            "first_token_target_ms": self.first_token_target_ms,
+            "token_target_ms": self.token_target_ms,
+        }
+        for name, value in times.items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+
+
+_NO_CLASS = ClassConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationTimes:
+    """Deadline and targets of a generation in ms, each above 0."""
+
+    deadline_ms: int
+    first_token_ms: int
+    token_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +105,9 @@ class ControlPlaneConfig:
     within `quality_resolution` of a faster one's is not routed to. `default_deadline_ms` is for
     requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.
     `response_reserve_ms` of every deadline are left to the answer's way to its caller.
+    Generations that bring no deadline have `default_generation_deadline_ms`; their targets
+    are the time to the first token and between tokens, and `max_generations` is how many
+    may be open.
     """
 
     listen: str = "127.0.0.1:8900"
@@ -94,6 +121,10 @@ class ControlPlaneConfig:
     quality_resolution: float = 0.002
     default_deadline_ms: int = 0
     deadline_cap_ms: int = 10_000
+    default_generation_deadline_ms: int = 120_000
+    default_first_token_target_ms: int = 500
+    default_token_target_ms: int = 50
+    max_generations: int = 1024
     preprocess_threads: int = 1
     preprocess_queue: int = 256
     report_interval_ms: int = 50
@@ -122,6 +153,10 @@ class ControlPlaneConfig:
             "max_batch": (self.max_batch, 1),
             "default_deadline_ms": (self.default_deadline_ms, 0),
             "deadline_cap_ms": (self.deadline_cap_ms, 1),
+            "default_generation_deadline_ms": (self.default_generation_deadline_ms, 1),
+            "default_first_token_target_ms": (self.default_first_token_target_ms, 1),
+            "default_token_target_ms": (self.default_token_target_ms, 1),
+            "max_generations": (self.max_generations, 1),
             "preprocess_threads": (self.preprocess_threads, 1),
             "preprocess_queue": (self.preprocess_queue, 0),
             "report_interval_ms": (self.report_interval_ms, 1),
@@ -139,3 +174,12 @@ class ControlPlaneConfig:
         if named is not None and named.deadline_ms > 0:
             return named.deadline_ms
         return self.default_deadline_ms or self.deadline_cap_ms
+
+    def generation_times(self, class_name: str) -> GenerationTimes:
+        """What generations of a class get that name no times themselves."""
+        named = self.classes.get(class_name, _NO_CLASS)
+        return GenerationTimes(
+            deadline_ms=named.generation_deadline_ms or self.default_generation_deadline_ms,
+            first_token_ms=named.first_token_target_ms or self.default_first_token_target_ms,
+            token_ms=named.token_target_ms or self.default_token_target_ms,
+        )

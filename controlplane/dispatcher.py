@@ -197,7 +197,7 @@ class Dispatcher:
         """The registry's membership of these models changed."""
         for name in models:
             membership = self._registry.membership(name)
-            if membership is not None:
+            if membership is not None and not membership.model.generates:
                 self._deploy(membership.model)
         self._members.reassign()
         self._pump.soon()

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -21,6 +22,8 @@ from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import ModelInfo, Registry
 
 INLINE_CHARACTERS = 512
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Preprocessor:
         if encoded is not None:
             return encoded
         encoders = self._plan(model)
-        return _checked(model, encoders, await self._in_pool(encoders, texts))
+        return _checked(model, encoders, await self._in_pool(lambda: _encode(encoders, texts)))
 
     def tokenize_now(
         self, model: ModelInfo, texts: Sequence[str]
@@ -118,6 +121,26 @@ class Preprocessor:
                 return encoder.vocabulary
         return 0
 
+    def tokenizer(self, model: ModelInfo) -> Tokenizer:
+        """The model's default tokenizer; may be used from the pool's threads.
+
+        Raises InvalidRequest when the model has none, Unavailable while no worker sent it.
+        """
+        name = model.default_tokenizer
+        for each in model.tokenizers:
+            if each.name == name or not name:
+                return self._tokenizer(model.name, each.name, each.sha256).tokenizer
+        raise InvalidRequest(f"model {model.name!r} has no tokenizer; send token ids")
+
+    async def run(self, characters: int, job: Callable[[], T]) -> T:
+        """What `job` makes of a text of this length: at once when it is short, else in the pool.
+
+        Raises Refused when the pool is full.
+        """
+        if characters <= INLINE_CHARACTERS:
+            return job()
+        return await self._in_pool(job)
+
     def saturation(self) -> Saturation:
         """How full the pool is now."""
         running = min(self._held, self._threads)
@@ -127,7 +150,7 @@ class Preprocessor:
         """Give the threads back; texts that still wait for one are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _in_pool(self, encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:
+    async def _in_pool(self, job: Callable[[], T]) -> T:
         if self._held >= self._capacity:
             wait_ns = self._mean_ns * self._held / self._threads
             raise Refused(
@@ -137,7 +160,7 @@ class Preprocessor:
         self._held += 1
         started_ns = self._now_ns()
         # Released by the thread's own end, so a caller that goes away frees nothing early.
-        future = self._pool.submit(_encode, encoders, texts)
+        future = self._pool.submit(job)
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._release, started_ns))
         return await asyncio.wrap_future(future)

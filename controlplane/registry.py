@@ -9,21 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
 
+from controlplane.deployed import (
+    GenerationSettings,
+    ModelInfo,
+    ModelState,
+    QualityEvidence,
+    TensorSpec,
+    TokenizerInfo,
+    VariantInfo,
+    WorkerIdentity,
+    WorkerLoad,
+)
 from controlplane.errors import NotFound
-from controlplane.policy.profiles import VariantProfile
 
-
-class ModelState(Enum):
-    """Readiness of a model on a worker, or merged over all of them."""
-
-    LOADING = "loading"
-    WARMING = "warming"
-    READY = "ready"
-    FAILED = "failed"
-    UNLOADING = "unloading"
-
+__all__ = [
+    "GenerationSettings",
+    "Membership",
+    "ModelInfo",
+    "ModelState",
+    "QualityEvidence",
+    "Registry",
+    "TensorSpec",
+    "TokenizerInfo",
+    "VariantInfo",
+    "WorkerIdentity",
+    "WorkerLoad",
+    "WorkerSession",
+    "WorkerState",
+]
 
 # The better state of two workers is what a caller can expect of the model.
 _STATE_ORDER = (
@@ -33,125 +47,6 @@ _STATE_ORDER = (
     ModelState.UNLOADING,
     ModelState.FAILED,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Name, numpy dtype name ("string" for strings) and shape; -1 is a free dimension."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QualityEvidence:
-    """A measured quality: `metric` was `value` on `n` items of `population`, with its interval."""
-
-    population: str
-    metric: str
-    value: float
-    n: int
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """A tokenizer by the hash of its document."""
-
-    name: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class VariantInfo:
-    """One variant of a model as its workers describe it."""
-
-    name: str
-    layout: str
-    precision: str
-    tokenizer: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    quality: tuple[QualityEvidence, ...] = ()
-    profile: VariantProfile | None = None
-    max_tokens: int = 0
-    ready: bool = False
-    resident_bytes: int = 0
-
-    @property
-    def quality_value(self) -> float:
-        """Quality on the first population of the evidence; 0 without evidence."""
-        return self.quality[0].value if self.quality else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """A model as one worker serves it, or as all accepted workers together do."""
-
-    name: str
-    version: str
-    task: str
-    labels: tuple[str, ...]
-    manifest_digest: str
-    default_tokenizer: str
-    primary_output: str
-    tokenizers: tuple[TokenizerInfo, ...]
-    variants: tuple[VariantInfo, ...]
-    state: ModelState
-    progress: float = 0.0
-    failure: str = ""
-
-    @property
-    def ready(self) -> bool:
-        """True when at least one variant can answer now."""
-        return self.state is ModelState.READY and any(v.ready for v in self.variants)
-
-    def has_evidence(self, name: str) -> bool:
-        """Whether the quality of the variant called `name` was measured."""
-        return any(variant.name == name and variant.quality for variant in self.variants)
-
-    def variant(self, name: str) -> VariantInfo:
-        """The variant called `name`; NotFound names the ones that exist."""
-        for variant in self.variants:
-            if variant.name == name:
-                return variant
-        known = ", ".join(v.name for v in self.variants)
-        raise NotFound(f"model {self.name!r} has no variant {name!r}; it has: {known}")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
-    """What a worker says of itself when it registers."""
-
-    id: str
-    address: str
-    threads: int
-    cpu_model: str
-    simd: str
-    engine_version: str = ""
-    process_id: int = 0
-
-    @property
-    def machine_class(self) -> str:
-        """Workers of one class share profiles; others are not mixed."""
-        return f"{self.cpu_model}/{self.simd}/{self.threads}"
-
-
-class WorkerLoad(NamedTuple):
-    """The last load report of a worker."""
-
-    queued_items: int = 0
-    running_items: int = 0
-    process_cpu_percent: float = 0.0
-    host_cpu_percent: float = 0.0
-    resident_bytes: int = 0
-    completed_items: int = 0
-    draining: bool = False
-    run_cpu_ns: int = 0
-    expired_items_executed: int = 0
-    throttled_periods: int = 0
 
 
 class WorkerState(Enum):
@@ -295,9 +190,16 @@ class Registry:
         them; otherwise the longest-standing session that has the model sets them, one
         where it failed only when it failed everywhere.
         """
-        holders = [s for s in self._sessions.values() if name in s.models]
+        holders = []
         for session in self._sessions.values():
             session.apart.pop(name, None)
+            model = session.models.get(name)
+            if model is None:
+                continue
+            if model.generates == session.identity.decodes:
+                holders.append(session)
+            else:
+                session.apart[name] = _WRONG_CLASS[model.generates]
         if not holders:
             return None
         anchor = self._anchor(name, holders)
@@ -312,9 +214,7 @@ class Registry:
                 accepted.append(session)
         model = _merge_models([session.models[name] for session in accepted])
         workers = {
-            session.number: frozenset(
-                v.name for v in session.models[name].variants if v.ready and v.profile is not None
-            )
+            session.number: frozenset(v.name for v in session.models[name].variants if v.serves)
             for session in accepted
             if session.models[name].state is ModelState.READY
         }
@@ -331,11 +231,18 @@ class Registry:
         return next(working, holders[0])
 
 
+_WRONG_CLASS = {
+    True: "the model generates text, which takes a worker of class decode",
+    False: "the model does not generate text, which is all that a worker of class decode does",
+}
+
+
 def _difference(session: WorkerSession, name: str, digest: str, machine: str) -> str:
     own = session.models[name].manifest_digest
     if own != digest:
         return f"manifest {own} differs from the pool's {digest}"
-    if session.identity.machine_class != machine:
+    # Each decode worker's generations are predicted with its own profile.
+    if session.identity.machine_class != machine and not session.identity.decodes:
         return (
             f"machine class {session.identity.machine_class} differs from the pool's {machine}; "
             "profiles of unlike CPUs are not mixed"
@@ -361,6 +268,7 @@ def _merge_variant(one: VariantInfo, other: VariantInfo) -> VariantInfo:
     return replace(
         one,
         profile=profile,
+        decode=one.decode or other.decode,
         ready=one.ready or other.ready,
         resident_bytes=max(one.resident_bytes, other.resident_bytes),
     )

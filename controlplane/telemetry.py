@@ -46,13 +46,13 @@ class Telemetry:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("orchid.controlplane")
 
-    def start(self, traceparent: str, arrived_ns: int) -> Span | None:
+    def start(self, traceparent: str, arrived_ns: int, name: str = "orchid.request") -> Span | None:
         """The request's span, from its arrival on; None when it is not sampled."""
         if self._provider is None or not (self._roots or is_sampled(traceparent)):
             return None
         parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
         span = self._tracer.start_span(
-            "orchid.request",
+            name,
             context=parent,
             kind=SpanKind.SERVER,
             start_time=arrived_ns + self._offset_ns,

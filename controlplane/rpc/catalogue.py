@@ -43,7 +43,15 @@ class ModelView:
             )
 
     def require_inputs(self) -> None:
-        """Unavailable when no worker could read the model, so that nothing is known of it."""
+        """InvalidRequest when the model has an API of its own, Unavailable when none can read it.
+
+        What no worker could read has no variants, and nothing is known of it.
+        """
+        if self.info.generates:
+            raise InvalidRequest(
+                f"model {shown(self.info.name)} generates text, which takes "
+                "orchid.v1.Inference/Generate (orchid generate on the command line)"
+            )
         if not self.variants:
             raise Unavailable(
                 f"model {shown(self.info.name)} is {self.info.state.value}: {self.info.failure}",

@@ -11,6 +11,7 @@ import grpc
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
 from controlplane.errors import InvalidRequest
+from controlplane.generation.service import Generations
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
 from controlplane.rpc.fleet_status import StatusSource, status_response
 from controlplane.rpc.services import Context, log_fault
@@ -45,8 +46,9 @@ class _Link:
 class FleetServicer:
     """Implements `orchid.v1.Fleet`: feeds registry and dispatcher from the workers' streams.
 
-    A worker is a member while its Register stream and its Execute stream both stand; the
-    end of either is the end of the session, and a worker that comes back gets a new one.
+    An encoder worker is a member while its Register stream and its Execute stream both
+    stand; the end of either is the end of the session, and a worker that comes back gets a
+    new one. A decode worker has a call for each generation instead of an Execute stream.
     Everything lives on the event loop.
     """
 
@@ -55,6 +57,7 @@ class FleetServicer:
         config: ControlPlaneConfig,
         registry: Registry,
         dispatcher: Dispatcher,
+        generations: Generations,
         *,
         status: StatusSource,
         now_ns: Callable[[], int],
@@ -62,6 +65,8 @@ class FleetServicer:
         self._config = config
         self._registry = registry
         self._dispatcher = dispatcher
+        self._generations = generations
+        self._lanes = generations.lanes
         self._status = status
         self._now_ns = now_ns
         self._links: dict[int, _Link] = {}
@@ -91,7 +96,7 @@ class FleetServicer:
         )
         streams = {
             asyncio.create_task(self._reports(link, context)),
-            asyncio.create_task(self._execute(link)),
+            asyncio.create_task(self._serve(link)),
             asyncio.create_task(_until(link.ended)),
         }
         try:
@@ -113,7 +118,9 @@ class FleetServicer:
         """Workers, pools, counters and gauges as they are now; broken invariants are logged."""
         for violation in self._dispatcher.violations():
             _log.error("broken invariant: %s", violation)
-        return status_response(self._status, self._registry, self._dispatcher, self._now_ns())
+        return status_response(
+            self._status, self._registry, self._dispatcher, self._generations, self._now_ns()
+        )
 
     def _rival(self, hello: fleet_pb2.WorkerHello) -> str:
         """Why a live worker keeps its id from another, empty when none does.
@@ -155,6 +162,7 @@ class FleetServicer:
             return
         changed = self._registry.leave(link.session)
         self._dispatcher.detach(link.session)
+        self._lanes.detach(link.session)
         self._dispatcher.refresh(changed)
         _log.info("worker %s left", link.session.identity.id)
 
@@ -173,11 +181,15 @@ class FleetServicer:
                 if link.described and self._registry.missing_tokenizers(link.session):
                     link.spawn(asyncio.create_task(self._describe(link)))
 
-    async def _execute(self, link: _Link) -> None:
+    async def _serve(self, link: _Link) -> None:
         """Dial back, learn what the worker has, then give it work until its stream ends."""
         session = link.session
         try:
             await self._describe(link)
+            if session.identity.decodes:
+                self._lanes.attach(session, link.client)
+                await link.ended.wait()
+                return
             await link.client.execute(
                 opened=lambda: self._dispatcher.attach(session, link.client),
                 heard=lambda load: self._heard(session, load),
@@ -207,7 +219,10 @@ class FleetServicer:
     def _heard(self, session: WorkerSession, load: WorkerLoad | None) -> None:
         if load is not None:
             self._registry.report_load(session, load, self._now_ns())
-        self._dispatcher.heard(session)
+        if session.identity.decodes:
+            self._lanes.heard(session)
+        else:
+            self._dispatcher.heard(session)
 
 
 def _obstacle(hello: fleet_pb2.WorkerHello) -> str:
@@ -218,11 +233,11 @@ def _obstacle(hello: fleet_pb2.WorkerHello) -> str:
         return f"worker_id and address have at most {_LONGEST_NAME} characters"
     if hello.worker_class not in (
         fleet_pb2.WORKER_CLASS_ENCODER,
+        fleet_pb2.WORKER_CLASS_DECODE,
         fleet_pb2.WORKER_CLASS_UNSPECIFIED,
     ):
-        named = fleet_pb2.WorkerClass.DESCRIPTOR.values_by_number.get(hello.worker_class)
-        name = f"of class {hello.worker_class}" if named is None else named.name
-        return f"this control plane serves encoder workers, {hello.worker_id!r} is {name}"
+        name = f"of class {hello.worker_class}"
+        return f"this control plane knows no workers {name}, which {hello.worker_id!r} is"
     return ""
 
 

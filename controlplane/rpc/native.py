@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from controlplane.errors import InvalidRequest
-from controlplane.policy.records import Answer, Outcome, Provenance, RequestClass
+from controlplane.generation.service import Generations
+from controlplane.policy.records import Answer, Outcome, RequestClass
 from controlplane.rpc.asks import (
     LIMITS,
     NO_CLASS,
@@ -16,7 +17,9 @@ from controlplane.rpc.asks import (
 )
 from controlplane.rpc.catalogue import Catalogue, ModelView
 from controlplane.rpc.convert import STRING, best_classes, native_rows, read_native, write_native
+from controlplane.rpc.generate import generate
 from controlplane.rpc.intake import Intake
+from controlplane.rpc.provenance import write_provenance
 from controlplane.rpc.services import Context
 from controlplane.rpc.status import Status, shown
 from controlplane.rpc.streams import OpenStreams
@@ -28,8 +31,15 @@ CLASSIFICATION = "text-classification"
 class NativeServicer:
     """Implements `orchid.v1.Inference`."""
 
-    def __init__(self, intake: Intake, streams: OpenStreams, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        streams: OpenStreams,
+        catalogue: Catalogue,
+        generations: Generations,
+    ) -> None:
         self._intake = intake
+        self._generations = generations
         self._streams = streams
         self._catalogue = catalogue
         self._dialect = NativeDialect(catalogue)
@@ -55,6 +65,10 @@ class NativeServicer:
     async def StreamInfer(self, requests: object, context: Context) -> None:
         """Answer many requests on one stream, each as it finishes."""
         await self._streams.serve(self._dialect, context)
+
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
+        """Stream one generation."""
+        await generate(self._generations, request, context)
 
 
 class NativeDialect:
@@ -139,7 +153,7 @@ def write_infer(answer: Answer, request_id: str, view: ModelView) -> inference_p
         request_id=request_id,
         outputs=map(write_native, answer.outputs),
         classifications=_classifications(answer, view),
-        provenance=_provenance(answer.provenance),
+        provenance=write_provenance(answer.provenance),
         outcome=_outcome(answer.outcome),
     )
 
@@ -159,19 +173,6 @@ def _classifications(answer: Answer, view: ModelView) -> list[inference_pb2.Clas
                 for index, score in best_classes(tensor)
             ]
     return []
-
-
-def _provenance(provenance: Provenance) -> inference_pb2.Provenance:
-    return inference_pb2.Provenance(
-        model=provenance.model,
-        model_version=provenance.model_version,
-        variant=provenance.variant,
-        manifest_digest=provenance.manifest_digest,
-        reason=provenance.reason,
-        approximation=provenance.approximation,
-        quality=provenance.quality,
-        worker_id=provenance.worker_id,
-    )
 
 
 def _outcome(outcome: Outcome) -> inference_pb2.Outcome:

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from controlplane.config import ControlPlaneConfig
+from controlplane.generation.service import Generations
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.fleet import FleetServicer
@@ -43,6 +44,7 @@ class Parts:
 
     queue: Queue
     tokenizing: Tokenizing
+    generations: Generations
     registry: Registry
     repository: Repository
     fleet: FleetServicer | None
@@ -70,7 +72,9 @@ class ControlPlaneServer:
         )
         handlers = [
             service_handler(OIP, oip),
-            service_handler(NATIVE, NativeServicer(intake, self._streams, catalogue)),
+            service_handler(
+                NATIVE, NativeServicer(intake, self._streams, catalogue, parts.generations)
+            ),
             service_handler(HEALTH, self._health),
         ]
         names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -18,6 +17,18 @@ from controlplane.errors import (
     Unsatisfiable,
     WorkerFault,
 )
+from controlplane.wording import listed, shown
+
+__all__ = [
+    "INTERNAL",
+    "RETRY_AFTER",
+    "RETRY_PUSHBACK",
+    "Status",
+    "bounded",
+    "listed",
+    "shown",
+    "status_of",
+]
 
 RETRY_AFTER = "retry-after-ms"
 # gRPC clients with a retry policy wait this long before the next attempt.
@@ -84,18 +95,3 @@ def bounded(message: str) -> str:
     if len(raw) <= _MESSAGE_BYTES:
         return message
     return raw[:_MESSAGE_BYTES].decode("utf-8", "ignore") + " ..."
-
-
-def shown(value: str, limit: int = 80) -> str:
-    """A caller's own string as an error may quote it: printable ASCII, quoted, bounded."""
-    text = ascii(value[:limit])
-    return text if len(value) <= limit else f"{text} (cut, {len(value)} characters)"
-
-
-def listed(names: Iterable[str], limit: int = 20) -> str:
-    """Names that are accepted, for an error message: sorted, quoted, bounded."""
-    ordered = sorted(names)
-    if not ordered:
-        return "none"
-    text = ", ".join(shown(name) for name in ordered[:limit])
-    return text if len(ordered) <= limit else f"{text} and {len(ordered) - limit} more"

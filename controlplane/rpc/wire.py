@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controlplane.policy.decode import DecodeLoad, DecodeProfile
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import Request, TensorPayload, TensorValue, TokenPayload
 from controlplane.registry import (
+    GenerationSettings,
     ModelInfo,
     ModelState,
     QualityEvidence,
@@ -137,7 +139,32 @@ def read_load(load: worker_pb2.WorkerLoad) -> WorkerLoad:
         run_cpu_ns=load.run_cpu_us * 1000,
         expired_items_executed=load.expired_items_executed,
         throttled_periods=load.throttled_periods,
+        decode=tuple([_read_decode_load(each) for each in load.decode]) if load.decode else (),
     )
+
+
+def _read_decode_load(load: worker_pb2.DecodeLoad) -> DecodeLoad:
+    return DecodeLoad(
+        model=load.model,
+        variant=load.variant,
+        waiting=load.waiting,
+        prefilling=load.prefilling,
+        decoding=load.decoding,
+        pending_prompt_tokens=load.pending_prompt_tokens,
+        cached_tokens=load.cached_tokens,
+        total_blocks=load.total_blocks,
+        free_blocks=load.free_blocks,
+        evictable_blocks=load.evictable_blocks,
+        generated_tokens=load.generated_tokens,
+        prefix_hit_tokens=load.prefix_hit_tokens,
+        preemptions=load.preemptions,
+        shed=load.shed,
+    )
+
+
+def write_decode_load(load: DecodeLoad) -> worker_pb2.DecodeLoad:
+    """The state of an arena as it came."""
+    return worker_pb2.DecodeLoad(**load._asdict())
 
 
 def write_load(load: WorkerLoad) -> worker_pb2.WorkerLoad:
@@ -153,6 +180,7 @@ def write_load(load: WorkerLoad) -> worker_pb2.WorkerLoad:
         run_cpu_us=load.run_cpu_ns // 1000,
         expired_items_executed=load.expired_items_executed,
         throttled_periods=load.throttled_periods,
+        decode=map(write_decode_load, load.decode),
     )
 
 
@@ -166,6 +194,7 @@ def read_hello(hello: fleet_pb2.WorkerHello) -> WorkerIdentity:
         simd=hello.simd,
         engine_version=hello.engine_version,
         process_id=hello.process_id,
+        decodes=hello.worker_class == fleet_pb2.WORKER_CLASS_DECODE,
     )
 
 
@@ -174,7 +203,9 @@ def write_hello(identity: WorkerIdentity) -> fleet_pb2.WorkerHello:
     return fleet_pb2.WorkerHello(
         worker_id=identity.id,
         address=identity.address,
-        worker_class=fleet_pb2.WORKER_CLASS_ENCODER,
+        worker_class=(
+            fleet_pb2.WORKER_CLASS_DECODE if identity.decodes else fleet_pb2.WORKER_CLASS_ENCODER
+        ),
         threads=identity.threads,
         cpu_model=identity.cpu_model,
         simd=identity.simd,
@@ -208,6 +239,17 @@ def _read_model(model: common_pb2.ModelDescription) -> ModelInfo:
         state=state,
         progress=model.progress,
         failure="; ".join(told + [f"variant {name!r}: {why}" for name, why in strange.items()]),
+        generation=_read_settings(model.generation) if model.HasField("generation") else None,
+    )
+
+
+def _read_settings(settings: common_pb2.GenerationSettings) -> GenerationSettings:
+    return GenerationSettings(
+        chat_template=settings.chat_template,
+        end_tokens=tuple(settings.end_tokens),
+        begin_token=settings.begin_token if settings.HasField("begin_token") else None,
+        vocabulary=settings.vocabulary,
+        context=settings.context,
     )
 
 
@@ -235,6 +277,32 @@ def _read_variant(variant: common_pb2.VariantDescription) -> VariantInfo:
         max_tokens=variant.max_tokens,
         ready=variant.ready,
         resident_bytes=variant.resident_bytes,
+        decode=_read_decode_profile(variant.decode) if variant.HasField("decode") else None,
+    )
+
+
+def _read_decode_profile(profile: common_pb2.DecodeProfile) -> DecodeProfile:
+    return DecodeProfile(
+        step_ns=profile.step_us * 1e3,
+        prefill_ns=profile.prefill_us_per_token * 1e3,
+        sequence_ns=profile.sequence_us * 1e3,
+        cached_ns=profile.cached_us_per_token * 1e3,
+        sigma=profile.sigma,
+        kv_bytes_per_token=profile.kv_bytes_per_token,
+        arena_tokens=profile.arena_tokens,
+    )
+
+
+def write_decode_profile(profile: DecodeProfile) -> common_pb2.DecodeProfile:
+    """A decoder's profile as it came."""
+    return common_pb2.DecodeProfile(
+        step_us=profile.step_ns / 1e3,
+        prefill_us_per_token=profile.prefill_ns / 1e3,
+        sequence_us=profile.sequence_ns / 1e3,
+        cached_us_per_token=profile.cached_ns / 1e3,
+        sigma=profile.sigma,
+        kv_bytes_per_token=profile.kv_bytes_per_token,
+        arena_tokens=profile.arena_tokens,
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import grpc
 
+from controlplane.generation.work import GenerationOrder
 from controlplane.registry import ModelInfo, WorkerLoad
+from controlplane.rpc.generate_worker import WorkerGeneration, write_order
 from controlplane.rpc.services import log_fault
 from controlplane.rpc.wire import (
     large_batch_parts,
@@ -41,13 +43,16 @@ class Description:
 
 
 class WorkerClient:
-    """One connection to one worker; implements `work.WorkerPort`. Lives on the event loop.
+    """One connection to one worker; implements `work.WorkerPort` and `generation.work.DecodePort`.
+
+    Lives on the event loop.
 
     Batches and cancels that are given in one turn of the loop, or while a message is on
     its way, leave together in the next message.
     """
 
     def __init__(self, address: str, *, now_ns: Callable[[], int], max_message_bytes: int) -> None:
+        self._address = address
         self._now_ns = now_ns
         self._max_payload = max_message_bytes - _OVERHEAD_BYTES
         self._channel = grpc.aio.insecure_channel(
@@ -125,6 +130,14 @@ class WorkerClient:
         """Queue cancels for the next message."""
         self._cancels.extend(item_ids)
         self._awake.set()
+
+    def generate(self, order: GenerationOrder) -> WorkerGeneration:
+        """Start a generation; the call ends by itself when nobody waits for it any more."""
+        now = self._now_ns()
+        call = self._stub.Generate(
+            write_order(order, now), timeout=max(0.001, (order.gone_ns - now) / 1e9)
+        )
+        return WorkerGeneration(call, self._address)
 
     async def load(self, model: str) -> ModelInfo:
         """Load a model on the worker; returns it as it is at the end of loading."""

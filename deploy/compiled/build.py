@@ -32,6 +32,7 @@ PACKAGES = {
         "pending.py",
         "expiry.py",
         "pump.py",
+        "deployed.py",
         "dispatcher.py",
         "members.py",
         "registry.py",

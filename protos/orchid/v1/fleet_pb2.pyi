@@ -396,6 +396,124 @@ class PoolStatus(_message.Message):
 Global___PoolStatus: _TypeAlias = PoolStatus  # noqa: Y015
 
 @_typing.final
+class LaneStatus(_message.Message):
+    """One model on one decode worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    QUALITY_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    MOST_TOKENS_FIELD_NUMBER: _builtins.int
+    CORRECTION_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    variant: _builtins.str
+    quality: _builtins.float
+    """Unset without evidence."""
+    open: _builtins.int
+    """Generations that the control plane has open there."""
+    most_tokens: _builtins.int
+    """Tokens of prompt and answer that one sequence may have."""
+    correction: _builtins.float
+    """First tokens take this times what the profile says."""
+    answered: _builtins.int
+    @_builtins.property
+    def profile(self) -> _common_pb2.DecodeProfile: ...
+    @_builtins.property
+    def load(self) -> _worker_pb2.DecodeLoad:
+        """As last reported."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        quality: _builtins.float | None = ...,
+        open: _builtins.int = ...,
+        most_tokens: _builtins.int = ...,
+        correction: _builtins.float = ...,
+        answered: _builtins.int = ...,
+        profile: _common_pb2.DecodeProfile | None = ...,
+        load: _worker_pb2.DecodeLoad | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_quality", b"_quality", "load", b"load", "profile", b"profile", "quality", b"quality"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quality", b"_quality", "answered", b"answered", "correction", b"correction", "load", b"load", "most_tokens", b"most_tokens", "open", b"open", "profile", b"profile", "quality", b"quality", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__quality: _TypeAlias = _typing.Literal["quality"]  # noqa: Y015
+    _WhichOneofArgType__quality: _TypeAlias = _typing.Literal["_quality", b"_quality"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quality) -> _WhichOneofReturnType__quality | None: ...
+
+Global___LaneStatus: _TypeAlias = LaneStatus  # noqa: Y015
+
+@_typing.final
+class GeneratorStatus(_message.Message):
+    """A model that generates text, and the decode workers that have it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OutcomesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    REDISPATCHED_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    manifest_digest: _builtins.str
+    state: _builtins.str
+    open: _builtins.int
+    """Generations from their arrival to their end."""
+    redispatched: _builtins.int
+    """Generations that another worker took over from one that was lost."""
+    @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStatus]: ...
+    @_builtins.property
+    def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        manifest_digest: _builtins.str = ...,
+        state: _builtins.str = ...,
+        open: _builtins.int = ...,
+        lanes: _abc.Iterable[Global___LaneStatus] | None = ...,
+        outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        redispatched: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "manifest_digest", b"manifest_digest", "model", b"model", "open", b"open", "outcomes", b"outcomes", "redispatched", b"redispatched", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GeneratorStatus: _TypeAlias = GeneratorStatus  # noqa: Y015
+
+@_typing.final
 class GetStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -431,6 +549,7 @@ class GetStatusResponse(_message.Message):
     PROCESS_CPU_S_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     GAUGES_FIELD_NUMBER: _builtins.int
+    GENERATORS_FIELD_NUMBER: _builtins.int
     controlplane_id: _builtins.str
     version: _builtins.str
     policy: _builtins.str
@@ -448,6 +567,8 @@ class GetStatusResponse(_message.Message):
     def gauges(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Paired gauges that must return to zero when nothing is in flight."""
 
+    @_builtins.property
+    def generators(self) -> _containers.RepeatedCompositeFieldContainer[Global___GeneratorStatus]: ...
     def __init__(
         self,
         *,
@@ -463,10 +584,11 @@ class GetStatusResponse(_message.Message):
         process_cpu_s: _builtins.float = ...,
         resident_bytes: _builtins.int = ...,
         gauges: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        generators: _abc.Iterable[Global___GeneratorStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controlplane_id", b"controlplane_id", "expired_work_executed", b"expired_work_executed", "gauges", b"gauges", "policy", b"policy", "pools", b"pools", "preprocess_queued", b"preprocess_queued", "preprocess_running", b"preprocess_running", "process_cpu_s", b"process_cpu_s", "resident_bytes", b"resident_bytes", "uptime_s", b"uptime_s", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controlplane_id", b"controlplane_id", "expired_work_executed", b"expired_work_executed", "gauges", b"gauges", "generators", b"generators", "policy", b"policy", "pools", b"pools", "preprocess_queued", b"preprocess_queued", "preprocess_running", b"preprocess_running", "process_cpu_s", b"process_cpu_s", "resident_bytes", b"resident_bytes", "uptime_s", b"uptime_s", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from controlplane.config import ControlPlaneConfig
 from controlplane.errors import ControlPlaneError
+from controlplane.generation.lanes import Lanes
+from controlplane.generation.prompts import Prompts
+from controlplane.generation.service import Generations
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import (
     Answer,
@@ -284,11 +287,21 @@ async def front_door(
     registry.add_tokenizer("abc", tokenizer_document())
     queue, repository = MemoryQueue(), MemoryRepository()
     preprocessor = Preprocessor(registry, threads=1, max_queued=8, now_ns=queue.now_ns)
+    settings = config or ControlPlaneConfig(listen="127.0.0.1:0")
+    lanes = Lanes(
+        registry,
+        now_ns=queue.now_ns,
+        loop=asyncio.get_running_loop(),
+        report_interval_ms=settings.report_interval_ms,
+    )
+    prompts = Prompts(preprocessor)
+    generations = Generations(settings, registry, lanes, prompts, now_ns=queue.now_ns)
     server = ControlPlaneServer(
-        config or ControlPlaneConfig(listen="127.0.0.1:0"),
+        settings,
         Parts(
             queue=queue,
             tokenizing=preprocessor,
+            generations=generations,
             registry=registry,
             repository=repository,
             fleet=None,

@@ -20,6 +20,9 @@ from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 WORKLOAD = Workload(("yes", "no"), (1, 0))
 Context = grpc.aio.ServicerContext[inference_pb2.InferRequest, inference_pb2.InferResponse]
+GenerateContext = grpc.aio.ServicerContext[
+    inference_pb2.GenerateRequest, inference_pb2.GenerateResponse
+]
 StreamContext = grpc.aio.ServicerContext[
     inference_pb2.InferRequest, inference_pb2.InferStreamResponse
 ]
@@ -59,6 +62,11 @@ class Server(inference_pb2_grpc.InferenceServicer):
                 yield inference_pb2.InferStreamResponse(
                     request_id=request.request_id, response=answer(request)
                 )
+
+    def Generate(
+        self, request: inference_pb2.GenerateRequest, context: GenerateContext
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        raise NotImplementedError("the driver asks encoders")
 
 
 def answer(request: inference_pb2.InferRequest) -> inference_pb2.InferResponse:

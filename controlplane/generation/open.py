@@ -1,0 +1,326 @@
+"""One open generation: from its place on a worker to its last event, and every way to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from controlplane.deployed import ModelInfo
+from controlplane.errors import (
+    Cancelled,
+    ControlPlaneError,
+    NotFound,
+    Refused,
+    Unavailable,
+    WorkerFault,
+)
+from controlplane.generation.lanes import Lane
+from controlplane.generation.records import (
+    Admitted,
+    Completed,
+    Delta,
+    Finished,
+    GenerationAsk,
+    GenerationEvent,
+    GenerationUsage,
+)
+from controlplane.generation.routing import Candidate, long_enough, refusal
+from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
+from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
+from controlplane.policy.records import Provenance, RequestClass
+
+_MS = 1_000_000
+_BACK_MS = 1000
+# A worker ends an answer at its deadline itself; this long after it nobody waits for that.
+_GRACE_NS = 100 * _MS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked generation, ready to be sent; times in ns of the control plane's clock."""
+
+    id: int
+    ask: GenerationAsk
+    klass: RequestClass
+    model: ModelInfo
+    prompt: tuple[int, ...]
+    arrived_ns: int
+    deadline_ns: int
+    target_ns: int
+    token_ns: int
+    traceparent: str
+    response_ns: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a generation's span and counters say of it; times in ns, 0 before they are known."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    sends: int = 0
+    lost: int = 0
+    first_token_ns: int = 0
+    finish: str = ""
+    choice: Choice | None = None
+    usage: GenerationUsage | None = None
+    provenance: Provenance | None = None
+
+
+class House(Protocol):
+    """What an open generation needs of the service."""
+
+    def now_ns(self) -> int: ...
+
+    def candidates(self, plan: Plan) -> list[Candidate]: ...
+
+    def ended(self, generation: Generation, error: BaseException | None) -> None: ...
+
+
+class Generation:
+    """Iterate for the events; whoever opened it closes it, on every path (`async with`).
+
+    The first event is Admitted, the last Completed. One event is read from the worker when
+    one is asked for, so a slow reader holds nothing but what the transports have in
+    flight. Iteration raises the ControlPlaneError that the generation ends with. Not for
+    several readers; lives on the event loop.
+    """
+
+    def __init__(self, house: House, plan: Plan, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self._house = house
+        self._call: DecodeCall | None = None
+        self._lane: Lane | None = None
+        self._candidate: Candidate | None = None
+        self._sent_ns = 0
+        self._tried: set[int] = set()
+        self._told = False
+        self._refusal: Refused | None = None
+        self._first: GenerationEvent | None = None
+        self._ended = False
+        self._closing: ControlPlaneError | None = None
+
+    # --- the reader -----------------------------------------------------------------
+
+    async def place(self) -> None:
+        """Send it, and wait until a worker has admitted it or the last one refused."""
+        self._first = await self._next()
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> GenerationEvent:
+        if self._first is not None:
+            event, self._first = self._first, None
+            return event
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            event = await self._next()
+        except BaseException as error:
+            self.end(error)
+            raise
+        if isinstance(event, Completed):
+            self.end(None)
+        return event
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The reader goes away; what has not ended is cancelled on its worker at once."""
+        self.end(Cancelled("the caller went away"))
+
+    def end(self, error: BaseException | None) -> None:
+        """Free everything, once; `error` is why there is no whole answer."""
+        if self._ended:
+            return
+        self._ended = True
+        self._drop()
+        self._house.ended(self, error)
+
+    # --- the lane -------------------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        """The model that answers."""
+        return self.plan.model.name
+
+    @property
+    def movable(self) -> bool:
+        """True while no part of an answer was told."""
+        return not self._told
+
+    def abandon(self) -> None:
+        """The worker is lost or silent; the reader learns of it, or another worker takes over."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def shut(self, error: ControlPlaneError) -> None:
+        """The house closes: the reader gets `error`."""
+        self._closing = error
+        self.abandon()
+
+    # --- the way to a worker --------------------------------------------------------
+
+    async def _next(self) -> GenerationEvent:
+        while True:
+            if self._call is None:
+                self._send()
+            assert self._call is not None
+            try:
+                return self._translated(await self._call.next())
+            except Refused as refused:
+                self._refusal = refused
+                self._elsewhere(refused)
+            except (WorkerFault, NotFound) as fault:
+                self.progress.lost += 1
+                self._elsewhere(fault)
+
+    def _elsewhere(self, error: ControlPlaneError) -> None:
+        """The call failed: leave the worker, so that another may be tried, or give up."""
+        lane = self._lane
+        assert lane is not None
+        self._drop()
+        if self._closing is not None:
+            raise self._closing
+        if self._told:
+            raise Unavailable(
+                f"worker {lane.session.identity.id} was lost after {self.progress.tokens} tokens "
+                "of the answer; what came before holds",
+                _BACK_MS,
+            ) from error
+        self._tried.add(lane.session.number)
+
+    def _send(self) -> None:
+        """Order it from the best worker that was not tried; raises when there is none."""
+        if self._closing is not None:
+            raise self._closing
+        plan, now = self.plan, self._house.now_ns()
+        eligible = self._eligible()
+        found = self._left(eligible)
+        demand = Demand(
+            prompt_tokens=len(plan.prompt),
+            target_ns=plan.arrived_ns + plan.target_ns - now,
+            token_ns=plan.token_ns,
+            slack_ns=plan.deadline_ns - plan.response_ns - now,
+            asked=bool(plan.ask.first_token_target_ns),
+        )
+        decide = choose_late if self.progress.lost else choose
+        choice = decide([each.route for each in found], demand)
+        self.progress.choice = choice
+        if not choice.routes:
+            if self._refusal is not None:
+                raise self._refusal
+            raise refusal(choice, demand, (plan.deadline_ns - plan.arrived_ns) / 1e6)
+        candidate = found[choice.routes[0]]
+        best = min([rank(each.route) for each in eligible])
+        self._order(candidate, choice, now, approximation=rank(candidate.route) > best)
+
+    def _eligible(self) -> list[Candidate]:
+        try:
+            return self._house.candidates(self.plan)
+        except Unavailable:
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
+
+    def _left(self, eligible: list[Candidate]) -> list[Candidate]:
+        left = [each for each in eligible if each.lane.session.number not in self._tried]
+        if not left:
+            if self._refusal is not None:
+                raise self._refusal
+            raise Unavailable(
+                "the worker was lost before the first token and no other decode worker "
+                f"has model {self.model!r}",
+                _BACK_MS,
+            )
+        limits = self.plan.ask.limits
+        return long_enough(left, self.plan.model, len(self.plan.prompt), limits.max_tokens)
+
+    def _order(
+        self, candidate: Candidate, choice: Choice, now: int, *, approximation: bool
+    ) -> None:
+        plan, route, lane = self.plan, candidate.route, candidate.lane
+        limits = plan.ask.limits
+        if not limits.max_tokens and route.most_tokens:
+            limits = replace(limits, max_tokens=route.most_tokens - len(plan.prompt))
+        order = GenerationOrder(
+            id=plan.id,
+            model=self.model,
+            variant=candidate.variant.name,
+            prompt=plan.prompt,
+            sampling=plan.ask.sampling,
+            limits=limits,
+            tenant=plan.klass.tenant,
+            ends_ns=plan.deadline_ns - plan.response_ns,
+            gone_ns=plan.deadline_ns + _GRACE_NS,
+            first_token_by_ns=now + choice.target_ns,
+            token_target_ns=plan.token_ns,
+            traceparent=plan.traceparent,
+        )
+        self.progress.provenance = Provenance(
+            model=self.model,
+            model_version=plan.model.version,
+            variant=candidate.variant.name,
+            manifest_digest=plan.model.manifest_digest,
+            reason=choice.reason,
+            approximation=approximation,
+            quality=route.quality or 0.0,
+            worker_id=lane.session.identity.id,
+        )
+        self._candidate, self._lane, self._sent_ns = candidate, lane, now
+        self.progress.sends += 1
+        lane.enter(plan.id, self, len(plan.prompt), now)
+        self._call = lane.port.generate(order)
+
+    # --- what the worker says -------------------------------------------------------
+
+    def _translated(self, event: WorkerEvent) -> GenerationEvent:
+        provenance = self.progress.provenance
+        assert provenance is not None
+        if isinstance(event, Delta):
+            if not self.progress.first_token_ns:
+                self._begun()
+            self._told = True
+            self.progress.tokens += len(event.token_ids)
+            return event
+        if isinstance(event, Placed):
+            self.progress.prompt_tokens = event.prompt_tokens
+            self.progress.cached_tokens = event.cached_tokens
+            return Admitted(event.prompt_tokens, event.cached_tokens, event.queue_ns, provenance)
+        if isinstance(event, Finished):
+            self._told = True
+            self.progress.finish = self.progress.finish or event.reason.value
+            return event
+        self.progress.usage = event
+        if self._lane is not None:
+            self._lane.answered[self.model, provenance.variant] += 1
+        return Completed(event, provenance)
+
+    def _begun(self) -> None:
+        """The first token is there: nobody waits for this prompt any more."""
+        now = self._house.now_ns()
+        progress, lane, candidate = self.progress, self._lane, self._candidate
+        progress.first_token_ns = now - self.plan.arrived_ns
+        if lane is None or candidate is None or progress.choice is None:
+            return
+        lane.begun(self.plan.id)
+        # A prompt that was cached says nothing of what reading one takes.
+        if not progress.cached_tokens:
+            took = now - self._sent_ns
+            predicted = progress.choice.predicted_ns
+            lane.took(candidate.route, len(self.plan.prompt), predicted, took)
+
+    def _drop(self) -> None:
+        call, lane = self._call, self._lane
+        self._call = self._lane = None
+        if lane is not None:
+            lane.leave(self.plan.id)
+        if call is not None:
+            call.cancel()

@@ -1,0 +1,142 @@
+"""Which decode workers may answer a generation, and what a caller is told when none may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from controlplane.deployed import ModelInfo, VariantInfo
+from controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    Refused,
+    TooLate,
+    Unavailable,
+    Unsatisfiable,
+)
+from controlplane.generation.lanes import Lane, Lanes
+from controlplane.generation.quality import measured_quality
+from controlplane.policy.decode import Choice, Demand, Route, RouteReason
+from controlplane.policy.records import RequestClass
+from controlplane.registry import Membership, Registry
+from controlplane.wording import shown
+
+_MS = 1_000_000
+# About what a worker that was started again needs to be back.
+_BACK_MS = 1000
+
+
+class Candidate(NamedTuple):
+    """One worker and the variant it would answer with."""
+
+    lane: Lane
+    route: Route
+    variant: VariantInfo
+
+
+def candidates(
+    registry: Registry, lanes: Lanes, model: ModelInfo, klass: RequestClass
+) -> list[Candidate]:
+    """Every variant that is ready on a worker and may answer requests of this class.
+
+    Raises Unavailable when no decode worker has the model ready, Unsatisfiable when the
+    class leaves none of what they have.
+    """
+    settings = model.generation
+    assert settings is not None
+    membership = registry.membership(model.name)
+    found: list[Candidate] = []
+    obstacles: dict[str, str] = {}
+    serving = lanes.serving(model.name)
+    for lane in serving:
+        ready = membership.workers.get(lane.session.number, ()) if membership else ()
+        for variant in lane.session.models[model.name].variants:
+            if variant.name not in ready or variant.decode is None:
+                continue
+            obstacle = _obstacle(variant, klass)
+            if obstacle:
+                obstacles[variant.name] = obstacle
+            else:
+                route = lane.route(model.name, settings.context, variant)
+                found.append(Candidate(lane, route, variant))
+    if found:
+        return found
+    if obstacles:
+        told = "; ".join(f"{name}: {why}" for name, why in sorted(obstacles.items()))
+        raise Unsatisfiable(f"no variant may answer: {told}")
+    raise unready(model.name, membership)
+
+
+def unready(name: str, membership: Membership | None) -> Unavailable:
+    """The error when no decode worker can serve a model now."""
+    if membership is None:
+        return Unavailable(f"no decode worker serves model {shown(name)} now", _BACK_MS)
+    info = membership.model
+    if info.ready:
+        return Unavailable(f"no decode worker of model {shown(name)} takes work now", _BACK_MS)
+    progress = f" ({info.progress:.0%})" if not info.failure else f": {info.failure}"
+    return Unavailable(f"model {shown(name)} is {info.state.value}{progress}", _BACK_MS)
+
+
+def _obstacle(variant: VariantInfo, klass: RequestClass) -> str:
+    """Why a variant may not answer, empty when it may."""
+    if klass.variant and variant.name != klass.variant:
+        return f"the request is pinned to {klass.variant}"
+    if variant.name in klass.prohibited:
+        return "prohibited"
+    quality = measured_quality(variant) or 0.0
+    if quality < klass.minimum_quality:
+        return f"quality {quality:.4f} is below the floor {klass.minimum_quality:.4f}"
+    return ""
+
+
+def long_enough(
+    found: Sequence[Candidate], model: ModelInfo, prompt_tokens: int, max_tokens: int
+) -> list[Candidate]:
+    """The candidates that hold the prompt and its answer, which has at least one token.
+
+    Raises InvalidRequest with the numbers when none does.
+    """
+    needed = prompt_tokens + max(1, max_tokens)
+    kept = [c for c in found if needed <= c.route.most_tokens or not c.route.most_tokens]
+    if kept:
+        return kept
+    most = max(c.route.most_tokens for c in found)
+    settings = model.generation
+    assert settings is not None
+    if most >= settings.context:
+        holds = f"the context of model {shown(model.name)} is {most} tokens"
+    else:
+        holds = f"the workers of model {shown(model.name)} hold sequences of {most} tokens"
+    if prompt_tokens >= most:
+        raise InvalidRequest(
+            f"the prompt has {prompt_tokens} tokens and needs at least 1 more for an answer; "
+            f"{holds}: shorten the prompt by {prompt_tokens + 1 - most}"
+        )
+    raise InvalidRequest(
+        f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, "
+        f"{needed} together; {holds}: max_tokens may be up to {most - prompt_tokens}"
+    )
+
+
+def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneError:
+    """The error when no candidate is expected to be in time; `asked_ms` is the deadline."""
+    predicted = f"{choice.predicted_ns / _MS:.0f} ms"
+    alone = f"{choice.alone_ns / _MS:.0f} ms"
+    if choice.reason == RouteReason.TOO_SHORT:
+        return TooLate(
+            f"the deadline of {asked_ms:.0f} ms is shorter than the {demand.prompt_tokens} tokens "
+            f"of the prompt take until the first token (at least {alone})"
+        )
+    if choice.reason == RouteReason.NEVER:
+        return Unsatisfiable(
+            f"first_token_target_ms leaves {choice.target_ns / _MS:.0f} ms; the "
+            f"{demand.prompt_tokens} tokens of the prompt take at least {alone} on the quickest "
+            "worker"
+        )
+    limit = min(choice.target_ns, demand.slack_ns) / _MS
+    return Refused(
+        f"the first token would come after {predicted}, its target is {limit:.0f} ms: "
+        "prompts that came before are still being read",
+        max(1, choice.retry_after_ns // _MS),
+    )

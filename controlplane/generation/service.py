@@ -1,0 +1,273 @@
+"""Generations: the one way in for every front door, and the owner of all that are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from opentelemetry.sdk.trace import Span
+
+from controlplane import ends
+from controlplane.config import ControlPlaneConfig
+from controlplane.deployed import ModelInfo
+from controlplane.deployment import effective_class
+from controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    NotFound,
+    Refused,
+    TooLate,
+    Unavailable,
+)
+from controlplane.generation.checks import check_ask
+from controlplane.generation.lanes import Lanes
+from controlplane.generation.open import Generation, Plan, Progress
+from controlplane.generation.records import Caller, GenerationAsk, Prompt
+from controlplane.generation.routing import Candidate, candidates, long_enough, unready
+from controlplane.generation.spans import span_attributes
+from controlplane.registry import Registry
+from controlplane.telemetry import Telemetry, is_sampled, traceparent_of
+from controlplane.wording import listed, shown
+
+_MS = 1_000_000
+_LONGEST_DEADLINE_MS = 24 * 3600 * 1000
+SPAN = "orchid.generate"
+ANYONE = Caller()
+
+
+class Prompting(Protocol):
+    """What turns prompts into tokens."""
+
+    async def tokens(self, model: ModelInfo, prompt: Prompt) -> tuple[int, ...]: ...
+
+
+class Generations:
+    """Opens generations and knows all that are open. Every method is called on one event loop."""
+
+    def __init__(
+        self,
+        config: ControlPlaneConfig,
+        registry: Registry,
+        lanes: Lanes,
+        prompts: Prompting,
+        *,
+        now_ns: Callable[[], int],
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.lanes = lanes
+        self._config = config
+        self._registry = registry
+        self._prompts = prompts
+        self._now_ns = now_ns
+        self._telemetry = telemetry
+        self._last_id = 0
+        self._arrived: Counter[str] = Counter()
+        self._open: dict[int, Generation] = {}
+        self._spans: dict[int, Span] = {}
+        self._outcomes: dict[str, Counter[str]] = {}
+        self._redispatched: Counter[str] = Counter()
+        self._mean_ns = 1e9
+        self._draining = False
+
+    # --- callers --------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """The monotonic clock that every time of a generation is on."""
+        return self._now_ns()
+
+    async def open(self, ask: GenerationAsk, caller: Caller = ANYONE) -> Generation:
+        """Check, tokenise, route, and wait until a worker has admitted it.
+
+        Returns the open generation, whose first event is Admitted; close it on every path.
+        Raises InvalidRequest (a field, a prompt longer than the context, a model that does
+        not generate), NotFound (model, variant), Unsatisfiable (class, target, template),
+        Refused (not now), TooLate, or Unavailable; nothing is kept of it then.
+        """
+        arrived = self._now_ns()
+        self._last_id += 1
+        number = self._last_id
+        span = None
+        if self._telemetry is not None:
+            span = self._telemetry.start(caller.traceparent, arrived, SPAN)
+        counted = ask.model if self._known(ask.model) else ""
+        self._arrived[counted] += 1
+        if span is not None:
+            self._spans[number] = span
+        try:
+            plan = await self._plan(number, ask, caller, arrived)
+            generation = self._open[number] = Generation(self, plan, Progress())
+        except BaseException as error:
+            self._arrived[counted] -= 1
+            self._count(counted, error)
+            self._close_span(number, ask, Progress(), arrived, error)
+            raise
+        try:
+            await generation.place()
+        except BaseException as error:
+            generation.end(error)
+            raise
+        return generation
+
+    def drain(self) -> None:
+        """Open no more; those that are open go on."""
+        self._draining = True
+
+    def close(self) -> None:
+        """End what is open: its readers get Unavailable."""
+        self.drain()
+        for generation in tuple(self._open.values()):
+            generation.shut(Unavailable("the control plane is shutting down", 1000))
+        self.lanes.close()
+
+    # --- views ----------------------------------------------------------------------
+
+    def gauges(self) -> dict[str, int]:
+        """What goes up and comes down again: all 0 when nothing is open."""
+        return {
+            "generations": sum(self._arrived.values()),
+            "generation_calls": sum(len(lane.guests) for lane in self.lanes.all()),
+            "generation_spans": len(self._spans),
+        }
+
+    def open_of(self, model: str) -> int:
+        """Generations of a model from their arrival to their end."""
+        return self._arrived[model]
+
+    def outcomes(self, model: str) -> Mapping[str, int]:
+        """How generations of a model ended, by outcome."""
+        return self._outcomes.get(model, {})
+
+    def redispatched(self, model: str) -> int:
+        """Sends of a model's generations to a worker after another one was lost."""
+        return self._redispatched[model]
+
+    # --- for open generations -------------------------------------------------------
+
+    def candidates(self, plan: Plan) -> list[Candidate]:
+        """Where it may go now; raises Unavailable or Unsatisfiable."""
+        return candidates(self._registry, self.lanes, plan.model, plan.klass)
+
+    def ended(self, generation: Generation, error: BaseException | None) -> None:
+        """A generation has ended and freed what it held."""
+        plan, progress = generation.plan, generation.progress
+        del self._open[plan.id]
+        self._arrived[plan.model.name] -= 1
+        self._redispatched[plan.model.name] += progress.lost if progress.sends > 1 else 0
+        self._mean_ns += 0.1 * (self._now_ns() - plan.arrived_ns - self._mean_ns)
+        self._count(plan.model.name, error)
+        self._close_span(plan.id, plan.ask, progress, plan.arrived_ns, error)
+
+    # --- from an ask to a plan ------------------------------------------------------
+
+    async def _plan(self, number: int, ask: GenerationAsk, caller: Caller, arrived: int) -> Plan:
+        if self._draining:
+            raise Unavailable("the control plane is shutting down", 1000)
+        most = self._config.max_generations
+        if sum(self._arrived.values()) > most:
+            raise Refused(
+                f"{most} generations are open; the bound is reached",
+                max(1, int(self._mean_ns / most / _MS)),
+            )
+        model = self._generator(ask.model)
+        check_ask(ask, model)
+        klass = effective_class(ask.klass, self._config.classes)
+        deadline = self._deadline(ask, caller, arrived)
+        # Before the prompt is tokenised: nobody may answer, or it is sure not to fit.
+        found = candidates(self._registry, self.lanes, model, klass)
+        long_enough(found, model, 0, ask.limits.max_tokens)
+        prompt = await self._tokens(model, ask, deadline)
+        long_enough(found, model, len(prompt), ask.limits.max_tokens)
+        times = self._config.generation_times(klass.name)
+        return Plan(
+            id=number,
+            ask=ask,
+            klass=klass,
+            model=model,
+            prompt=prompt,
+            arrived_ns=arrived,
+            deadline_ns=deadline,
+            target_ns=ask.first_token_target_ns or times.first_token_ms * _MS,
+            token_ns=ask.token_target_ns or times.token_ms * _MS,
+            traceparent=self._traceparent(number, caller),
+            response_ns=int(self._config.response_reserve_ms * _MS),
+        )
+
+    def _generator(self, name: str) -> ModelInfo:
+        membership = self._registry.membership(name)
+        if membership is None:
+            models = listed(m.name for m in self._registry.models() if m.generates)
+            if not name:
+                raise InvalidRequest(f"the model name is empty; models that generate: {models}")
+            if not self._registry.workers() or self._registry.orphaned(name):
+                raise unready(name, None)
+            raise NotFound(f"no model {shown(name)} here; models that generate: {models}")
+        model = membership.model
+        if not model.generates:
+            task = model.task or "tensors"
+            raise InvalidRequest(
+                f"model {shown(name)} does not generate text (its task is {task}); "
+                "ask it with orchid.v1.Inference/Infer or ModelInfer"
+            )
+        return model
+
+    def _deadline(self, ask: GenerationAsk, caller: Caller, arrived: int) -> int:
+        left = ask.deadline_ns
+        if left < 0 or (caller.remaining_s is not None and caller.remaining_s <= 0):
+            raise TooLate("the deadline had passed when the generation came")
+        if left > _LONGEST_DEADLINE_MS * _MS:
+            raise InvalidRequest(
+                f"deadline_ms is {left // _MS}; accepted: up to {_LONGEST_DEADLINE_MS}"
+            )
+        if caller.remaining_s is not None:
+            call = int(caller.remaining_s * 1e9)
+            left = min(left, call) if left else call
+        return arrived + (left or self._config.generation_times(ask.klass.name).deadline_ms * _MS)
+
+    async def _tokens(self, model: ModelInfo, ask: GenerationAsk, deadline: int) -> tuple[int, ...]:
+        try:
+            async with asyncio.timeout((deadline - self._now_ns()) / 1e9):
+                return await self._prompts.tokens(model, ask.prompt)
+        except TimeoutError:
+            raise TooLate("the deadline passed while the prompt was being tokenised") from None
+
+    def _traceparent(self, number: int, caller: Caller) -> str:
+        span = self._spans.get(number)
+        if span is not None:
+            return traceparent_of(span)
+        return caller.traceparent if is_sampled(caller.traceparent) else ""
+
+    # --- counting -------------------------------------------------------------------
+
+    def _known(self, model: str) -> bool:
+        membership = self._registry.membership(model)
+        return membership is not None and membership.model.generates
+
+    def _count(self, model: str, error: BaseException | None) -> None:
+        self._outcomes.setdefault(model, Counter())[_outcome(error)] += 1
+
+    def _close_span(
+        self,
+        number: int,
+        ask: GenerationAsk,
+        progress: Progress,
+        arrived: int,
+        error: BaseException | None,
+    ) -> None:
+        span = self._spans.pop(number, None)
+        if span is None or self._telemetry is None:
+            return
+        now = self._now_ns()
+        attributes = span_attributes(ask, progress, now - arrived)
+        fault = "" if error is None else _outcome(error)
+        self._telemetry.finish(span, now, attributes, fault)
+
+
+def _outcome(error: BaseException | None) -> str:
+    """The word under which an ending is counted."""
+    if error is None:
+        return ends.ANSWERED
+    if isinstance(error, ControlPlaneError):
+        return ends.word_of(error)
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"

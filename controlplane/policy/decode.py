@@ -1,0 +1,224 @@
+"""Predicts when a decode worker gives the first token of a generation, and picks who gets it.
+
+The decode worker's own scheduler plans every step and has the last word; this is what the
+front door can know from outside: profiles, reports, and what it has sent since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+# Steps are planned to end within this share of the token target.
+_STEP_SHARE = 0.95
+# However crowded, prompts get this share of a step's time.
+_LEAST_SHARE = 0.1
+# A target that nobody asked for and nobody can keep becomes this times what the prompt takes.
+_STRETCH = 2.0
+# Without evidence, wider weights are taken for better ones.
+_PRECISIONS = ("fp32", "fp16", "bf16", "int8", "q8", "q4")
+_GAIN = 0.15
+_LARGEST_RATIO = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeProfile:
+    """What one step of a decoder costs, in ns; see `orchid.v1.DecodeProfile`.
+
+    `step_ns + prefill_ns * chunk tokens + sequence_ns * decoding sequences + cached_ns *
+    tokens attended to by decoding sequences`.
+    """
+
+    step_ns: float
+    prefill_ns: float
+    sequence_ns: float = 0.0
+    cached_ns: float = 0.0
+    sigma: float = 0.0
+    kv_bytes_per_token: int = 0
+    arena_tokens: int = 0
+
+
+class DecodeLoad(NamedTuple):
+    """The state of one model's arena and of the generations in it, as last reported."""
+
+    model: str = ""
+    variant: str = ""
+    waiting: int = 0
+    prefilling: int = 0
+    decoding: int = 0
+    pending_prompt_tokens: int = 0
+    cached_tokens: int = 0
+    total_blocks: int = 0
+    free_blocks: int = 0
+    evictable_blocks: int = 0
+    generated_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    shed: int = 0
+
+
+class Route(NamedTuple):
+    """One variant on one decode worker, as a generation could be sent there.
+
+    `quality` is the measured one (0 to 1), None without evidence; `most_tokens` bounds
+    prompt and answer together; `sent_tokens` are prompt tokens that were sent there and no
+    report counts yet; `correction` is what first tokens take over what the profile says.
+    """
+
+    worker: int
+    variant: str
+    precision: str
+    quality: float | None
+    profile: DecodeProfile
+    load: DecodeLoad
+    most_tokens: int = 0
+    sent_tokens: int = 0
+    correction: float = 1.0
+
+
+class Demand(NamedTuple):
+    """What a generation needs; times in ns from now.
+
+    `target_ns` is the time to the first token, `asked` whether the caller named it,
+    `token_ns` the time between tokens, `slack_ns` what is left of the deadline.
+    """
+
+    prompt_tokens: int
+    target_ns: int
+    token_ns: int
+    slack_ns: int
+    asked: bool = False
+
+
+class RouteReason:
+    """Stable words for where a generation went; they go to provenance and traces."""
+
+    BEST: Final = "best-in-target"
+    BEST_OF_REST: Final = "less-but-in-target"
+    DEADLINE_ONLY: Final = "deadline-only"
+    TOO_SHORT: Final = "deadline-too-short"
+    NEVER: Final = "target-too-short"
+    NOT_NOW: Final = "not-in-target-now"
+
+
+class Choice(NamedTuple):
+    """Where a generation may go, best first, and the numbers the choice rests on, in ns.
+
+    `routes` index the given routes; it is empty when none is expected to keep the target.
+    `predicted_ns` is the first token's time on the first of them, else on the quickest
+    route; `alone_ns` what the prompt takes on the quickest route with nothing else there.
+    """
+
+    routes: tuple[int, ...]
+    reason: str
+    predicted_ns: int
+    target_ns: int
+    alone_ns: int
+    retry_after_ns: int = 0
+
+
+def step_ns(profile: DecodeProfile, load: DecodeLoad) -> float:
+    """Time of a step that has no prompt tokens in it: what the residents need."""
+    return (
+        profile.step_ns
+        + profile.sequence_ns * load.decoding
+        + profile.cached_ns * load.cached_tokens
+    )
+
+
+def prompt_share(profile: DecodeProfile, load: DecodeLoad, token_ns: int) -> float:
+    """Share of time that prompts get: 1 with nobody decoding, else what a step leaves.
+
+    `1 - step / (0.95 * token target)`, at least 0.1.
+    """
+    if not load.decoding:
+        return 1.0
+    left = 1.0 - step_ns(profile, load) / (_STEP_SHARE * token_ns)
+    return max(_LEAST_SHARE, left)
+
+
+def alone_ns(route: Route, prompt_tokens: int) -> int:
+    """Time to the first token of a prompt with nothing else on the worker, as profiled."""
+    return int(route.profile.step_ns + route.profile.prefill_ns * prompt_tokens)
+
+
+def first_token_ns(route: Route, prompt_tokens: int, token_ns: int) -> int:
+    """Predicted time to the first token: the prompts before it, then its own, then a step.
+
+    `(pending + own) * prefill / share + step`, corrected by what was seen. An idle worker
+    is believed by its profile, or a correction that refuses everything would never end.
+    """
+    profile, load = route.profile, route.load
+    waiting = load.pending_prompt_tokens + route.sent_tokens
+    if not waiting and not load.decoding:
+        return alone_ns(route, prompt_tokens)
+    share = prompt_share(profile, load, token_ns)
+    prefill = profile.prefill_ns * (waiting + prompt_tokens) / share
+    return int((prefill + step_ns(profile, load)) * route.correction)
+
+
+def rank(route: Route) -> tuple[int, float]:
+    """Sorts routes from the best variant to the worst.
+
+    Those with evidence first, by quality; the others by how wide their weights are.
+    """
+    if route.quality is not None:
+        return (0, -route.quality)
+    known = route.precision in _PRECISIONS
+    return (1, float(_PRECISIONS.index(route.precision) if known else len(_PRECISIONS)))
+
+
+def choose(routes: Sequence[Route], demand: Demand) -> Choice:
+    """The routes that are expected to keep target and deadline, the best variant's first.
+
+    Of equals the one that is sooner. `routes` must not be empty. A target that the caller
+    did not name grows to twice what the quickest route takes for the prompt alone.
+    """
+    alone = min([alone_ns(route, demand.prompt_tokens) for route in routes])
+    target = demand.target_ns
+    if not demand.asked:
+        stretched = [alone_ns(r, demand.prompt_tokens) * max(1.0, r.correction) for r in routes]
+        target = max(target, int(_STRETCH * min(stretched)))
+    predicted = [first_token_ns(r, demand.prompt_tokens, demand.token_ns) for r in routes]
+    soonest = min(predicted)
+    if alone > demand.slack_ns:
+        return Choice((), RouteReason.TOO_SHORT, soonest, target, alone)
+    if alone > target:
+        return Choice((), RouteReason.NEVER, soonest, target, alone)
+    limit = min(target, demand.slack_ns)
+    fitting = [i for i, ns in enumerate(predicted) if ns <= limit]
+    if not fitting:
+        return Choice((), RouteReason.NOT_NOW, soonest, target, alone, soonest - limit)
+    fitting.sort(key=lambda i: (rank(routes[i]), predicted[i]))
+    best = min(map(rank, routes))
+    is_best = rank(routes[fitting[0]]) == best
+    reason = RouteReason.BEST if is_best else RouteReason.BEST_OF_REST
+    return Choice(tuple(fitting), reason, predicted[fitting[0]], target, alone)
+
+
+def choose_late(routes: Sequence[Route], demand: Demand) -> Choice:
+    """Like `choose` for a generation whose target was lost with its worker: the soonest first.
+
+    Only the deadline still counts. The target it is given is twice what it is predicted.
+    """
+    predicted = [first_token_ns(r, demand.prompt_tokens, demand.token_ns) for r in routes]
+    alone = min([alone_ns(route, demand.prompt_tokens) for route in routes])
+    order = sorted(range(len(routes)), key=lambda i: predicted[i])
+    fitting = tuple([i for i in order if predicted[i] <= demand.slack_ns])
+    target = max(demand.target_ns, int(_STRETCH * predicted[order[0]]))
+    if not fitting:
+        return Choice((), RouteReason.TOO_SHORT, predicted[order[0]], target, alone)
+    return Choice(fitting, RouteReason.DEADLINE_ONLY, predicted[order[0]], target, alone)
+
+
+def corrected(correction: float, measured_ns: int, nominal_ns: float) -> float:
+    """The correction after one first token: `m += 0.15 (r - m)`, r = measured / nominal.
+
+    One that a frozen host held up counts at most fourfold.
+    """
+    if nominal_ns <= 0:
+        return correction
+    ratio = measured_ns / nominal_ns
+    bounded = min(max(ratio, correction / _LARGEST_RATIO), correction * _LARGEST_RATIO)
+    return correction + _GAIN * (bounded - correction)
