@@ -1,0 +1,185 @@
+"""Who waits and who holds blocks; every move between the two, with its blocks."""
+
+from __future__ import annotations
+
+from worker.scheduling.blocks import BLOCK_TOKENS, blocks_for
+from worker.scheduling.cost import CorrectedCost
+from worker.scheduling.pool import BlockPool
+from worker.scheduling.preemption import choose_victim
+from worker.scheduling.records import State
+from worker.scheduling.sequences import DecodeSequence
+from worker.scheduling.step_plan import Share
+
+_TENANTS_KEPT = 64
+
+
+class Residency:
+    """Waiting and resident sequences by id, and their blocks. Not thread-safe.
+
+    `hits` counts prompt tokens that were found in the prefix cache, `peak` the most sequences
+    that lived at once.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.waiting: dict[int, DecodeSequence] = {}
+        self.resident: dict[int, DecodeSequence] = {}
+        self.peak = 0
+        self.hits = 0
+        self.preemptions = 0
+
+    def find(self, sequence_id: int) -> DecodeSequence | None:
+        """A living sequence, or None."""
+        return self.resident.get(sequence_id) or self.waiting.get(sequence_id)
+
+    def enter(self, sequence: DecodeSequence) -> None:
+        """A newcomer waits."""
+        self.waiting[sequence.sequence_id] = sequence
+        self.peak = max(self.peak, len(self.waiting) + len(self.resident))
+
+    def look_up(self, sequence: DecodeSequence) -> None:
+        """Notes how many of its tokens are cached, or will be when its group's first is."""
+        full = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        if self.pool.caches and self._shares(sequence, [*self.waiting.values(), *self.residents()]):
+            sequence.hint_tokens = full * BLOCK_TOKENS
+        else:
+            hit = self.pool.match(sequence.tenant, sequence.tokens)
+            sequence.hint_tokens = len(hit) * BLOCK_TOKENS
+
+    def follows(self, sequence: DecodeSequence) -> bool:
+        """Whether one of its group computes their prompt now, so that waiting saves the work."""
+        if not self.pool.caches or sequence.prompt_tokens <= BLOCK_TOKENS or sequence.generated:
+            return False
+        return self._shares(sequence, [s for s in self.residents() if not s.generated])
+
+    def residents(self) -> list[DecodeSequence]:
+        """Those in the arena."""
+        return list(self.resident.values())
+
+    def oldest(self) -> DecodeSequence:
+        """The resident that came first: it is never preempted, so somebody always ends."""
+        return min(self.resident.values(), key=lambda s: s.order)
+
+    def has_room(self, sequence: DecodeSequence, *, reserve: bool) -> bool:
+        """Whether there are blocks for it now.
+
+        Those for its whole possible length with `reserve`, else for its tokens beside what
+        the prompts in the arena still need and one block for the growth of each resident.
+        """
+        hit = self.pool.match(sequence.tenant, sequence.tokens)
+        shared = sum(1 for block in hit if self.pool.references(block) > 1)
+        if reserve:
+            return blocks_for(sequence.most_tokens) - shared <= self.pool.available
+        if not self.resident:
+            return True
+        promised = sum(
+            s.blocks_missing(s.outstanding)
+            for s in self.resident.values()
+            if s.state == State.PREFILLING
+        )
+        needed = blocks_for(len(sequence.tokens)) - shared + len(self.resident) + 1
+        return needed + promised <= self.pool.available
+
+    def admit(self, sequence: DecodeSequence, now_ns: int, *, reserve: bool) -> None:
+        """Moves it into the arena, with what of its tokens is cached.
+
+        Raises OutOfBlocks when `reserve` asks for more than there is: ask `has_room` first.
+        """
+        hit = self.pool.match(sequence.tenant, sequence.tokens)
+        self.pool.share(hit)
+        del self.waiting[sequence.sequence_id]
+        self.resident[sequence.sequence_id] = sequence
+        first = sequence.admitted_ns < 0
+        sequence.admit(hit, now_ns)
+        if first:
+            self.hits += sequence.cached_tokens
+        if reserve:
+            missing = blocks_for(sequence.most_tokens) - len(hit)
+            sequence.blocks += self.pool.take(sequence.tenant, missing)
+
+    def preempt(self, sequence: DecodeSequence) -> None:
+        """Takes its blocks away; it waits again, with its tokens."""
+        self.pool.give_back(sequence.preempt())
+        del self.resident[sequence.sequence_id]
+        self.waiting[sequence.sequence_id] = sequence
+        self.preemptions += 1
+
+    def remove(self, sequence: DecodeSequence) -> None:
+        """It is over, wherever it is."""
+        self.waiting.pop(sequence.sequence_id, None)
+        self.resident.pop(sequence.sequence_id, None)
+        self.pool.give_back(sequence.end())
+        if self.pool.tenants > _TENANTS_KEPT + len(self.waiting) + len(self.resident):
+            living = {s.tenant for s in (*self.waiting.values(), *self.resident.values())}
+            self.pool.forget_tenants(living)
+
+    def publish(self, sequence: DecodeSequence) -> None:
+        """Puts the blocks it has filled into the prefix cache."""
+        full = sequence.computed // BLOCK_TOKENS
+        for place in range(sequence.published, full if self.pool.caches else 0):
+            begin = place * BLOCK_TOKENS
+            sequence.blocks[place] = self.pool.publish(
+                sequence.tenant,
+                sequence.blocks[:place],
+                tuple(sequence.tokens[begin : begin + BLOCK_TOKENS]),
+                sequence.blocks[place],
+            )
+            sequence.published = place + 1
+
+    def secure(
+        self, shares: list[Share], cost: CorrectedCost, now_ns: int, ratio: float
+    ) -> list[Share]:
+        """Takes the blocks that these shares need; returns what of them can run, in order.
+
+        The oldest sequence is served first and may preempt anybody, those that decode anybody
+        who has no blocks of this step yet; a prompt takes what is left.
+        """
+        if not shares:
+            return []
+        oldest = self.oldest()
+        secured: dict[int, Share] = {}
+        for share in sorted(shares, key=lambda s: s.sequence.order):
+            sequence, count = share
+            if not sequence.resident:
+                continue
+            if sequence is oldest or sequence.state == State.DECODING:
+                self._make_room(sequence, count, secured, cost, now_ns, ratio)
+            count = min(count, sequence.room() + self.pool.available * BLOCK_TOKENS)
+            if count > 0:
+                sequence.blocks += self.pool.take(sequence.tenant, sequence.blocks_missing(count))
+                secured[sequence.sequence_id] = Share(sequence, count)
+        ids = [share.sequence.sequence_id for share in shares]
+        return [secured[i] for i in ids if i in secured]
+
+    def _make_room(
+        self,
+        sequence: DecodeSequence,
+        count: int,
+        secured: dict[int, Share],
+        cost: CorrectedCost,
+        now_ns: int,
+        ratio: float,
+    ) -> None:
+        while sequence.blocks_missing(count) > self.pool.available:
+            oldest = self.oldest()
+            others = [
+                s
+                for s in self.resident.values()
+                if s is not sequence and s is not oldest and s.sequence_id not in secured
+            ]
+            victim = choose_victim(others, cost, now_ns, ratio)
+            if victim is None:
+                return
+            self.preempt(victim)
+
+    def _shares(self, sequence: DecodeSequence, others: list[DecodeSequence]) -> bool:
+        group = sequence.arrival.group
+        if group < 0:
+            return False
+        return any(
+            s.arrival.group == group
+            and s.tenant == sequence.tenant
+            and s is not sequence
+            and s.arrival.prompt == sequence.arrival.prompt
+            for s in others
+        )

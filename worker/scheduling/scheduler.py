@@ -1,0 +1,393 @@
+"""The decode scheduler: the only planner of one arena.
+
+Plan, run, commit: `next_step` decides what the engine runs next and which blocks change hands
+before it, `completed` or `failed` says what came of it. Between the two, `submit`, `cancel` and
+`finish` may be called; what they free is given back in the next step's changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker.scheduling.admission import fits_targets, queue_order, slack_ns
+from worker.scheduling.blocks import blocks_for
+from worker.scheduling.cost import CorrectedCost, StepCost, load_of
+from worker.scheduling.door import drain_ns, late_ns
+from worker.scheduling.policies import SLO, SchedulingPolicy
+from worker.scheduling.pool import BlockPool
+from worker.scheduling.preemption import victims_for
+from worker.scheduling.records import (
+    Arrival,
+    DecodeState,
+    Ended,
+    Reason,
+    Refused,
+    SchedulerSnapshot,
+    SchedulingSettings,
+    SequenceRecord,
+    State,
+    Step,
+)
+from worker.scheduling.residency import Residency
+from worker.scheduling.sequences import DecodeSequence
+from worker.scheduling.step_plan import PlanLimits, Share, mix, part_of, take_turns
+
+_RATIO_GAIN = 0.05
+_LEAST_RETRY_NS = 1_000_000
+
+
+class DecodeScheduler:
+    """Plans the steps of one decoder on one arena, under one policy. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: SchedulingSettings,
+        cost: StepCost,
+        policy: SchedulingPolicy = SLO,
+    ) -> None:
+        blocks = settings.blocks
+        if policy.arena_sequences:
+            one = blocks_for(settings.sequence_tokens or settings.context)
+            blocks = min(blocks, policy.arena_sequences * one)
+        self.settings = settings
+        self.policy = policy
+        self.cost = CorrectedCost(cost)
+        self._limits = PlanLimits(
+            policy.width or settings.width,
+            policy.chunk_tokens or settings.chunk_tokens,
+            settings.headroom,
+            settings.pass_limit,
+        )
+        self._homes = Residency(BlockPool(blocks, prefix_cache=settings.prefix_cache))
+        self._running: Step | None = None
+        self._running_since_ns = 0
+        self._steps = 0
+        self._arrivals = 0
+        self._prompts_turn = True
+        self._ratio = 1.0
+        self._generated = 0
+        self._shed = 0
+
+    # --- from outside, at any time -----------------------------------------------------
+
+    def submit(self, arrival: Arrival, now_ns: int) -> None:
+        """Take one sequence into the queue.
+
+        The answers of one prompt are submitted one after the other with the same `group`.
+
+        Raises:
+            Refused: it can never fit (retry-after 0), the queue is full, or its first token
+                would come after its target.
+            ValueError: an empty prompt, no token to generate, or a known `sequence_id`.
+        """
+        if not arrival.prompt or arrival.max_new_tokens < 1:
+            raise ValueError("a sequence needs a token of prompt and one to generate")
+        if self._homes.find(arrival.sequence_id) is not None:
+            raise ValueError(f"sequence {arrival.sequence_id} is already here")
+        limit = min(arrival.max_new_tokens, self.settings.context - len(arrival.prompt))
+        # The last token of an answer is never fed back.
+        if limit < 1 or blocks_for(len(arrival.prompt) + limit - 1) > self._homes.pool.total:
+            raise Refused(Reason.TOO_LONG)
+        newcomer = DecodeSequence(arrival, limit, self._arrivals)
+        self._homes.look_up(newcomer)
+        if len(self._homes.waiting) >= self.settings.max_waiting:
+            raise Refused(Reason.QUEUE_FULL, self._drain_ns())
+        if self.policy.by_targets and arrival.first_token_target_ns:
+            self._check_first_token(newcomer, now_ns)
+        self._arrivals += 1
+        self._homes.enter(newcomer)
+
+    def cancel(self, sequence_id: int) -> SequenceRecord | None:
+        """Forget a sequence; its blocks are free before the next plan.
+
+        Returns what it got, None for one that is not here (any more).
+        """
+        sequence = self._homes.find(sequence_id)
+        if sequence is None or sequence.cancelled:
+            return None
+        if self._runs(sequence_id):
+            sequence.cancelled = True
+        else:
+            self._homes.remove(sequence)
+        return sequence.record()
+
+    def finish(self, sequence_id: int) -> SequenceRecord | None:
+        """End a sequence whose answer is complete before its limit; otherwise as `cancel`."""
+        sequence = self._homes.find(sequence_id)
+        if sequence is not None and not sequence.cancelled:
+            self._learn_ratio(sequence)
+        return self.cancel(sequence_id)
+
+    # --- the loop of plan, run, commit -------------------------------------------------
+
+    def next_step(self, now_ns: int) -> Step | None:
+        """What to do next; None when there is nothing to do.
+
+        Raises RuntimeError while a step runs.
+        """
+        if self._running is not None:
+            raise RuntimeError("a step is running: it must be completed or failed first")
+        ended = self._expire(now_ns)
+        if self.policy.shed:
+            ended += self._shed_late(now_ns)
+        self._admit(now_ns)
+        shares = self._secure(self._choose(now_ns), now_ns)
+        if not shares and self._homes.resident:
+            oldest = self._homes.oldest()
+            count = min(oldest.outstanding, self._limits.chunk_tokens)
+            shares = self._secure([Share(oldest, count)], now_ns)
+        parts = tuple(part_of(share) for share in shares)
+        chosen = {part.sequence_id for part in parts}
+        for sequence in self._homes.resident.values():
+            sequence.idle_steps = 0 if sequence.sequence_id in chosen else sequence.idle_steps + 1
+        changes = self._homes.pool.drain()
+        if not (parts or changes or ended):
+            return None
+        self._steps += 1
+        predicted = int(self.cost.predict_ns(load_of(parts))) if parts else 0
+        step = Step(self._steps, parts, changes, tuple(ended), predicted)
+        if parts:
+            self._running = step
+            self._running_since_ns = now_ns
+        return step
+
+    def completed(
+        self, step: Step, tokens: Mapping[int, int], now_ns: int, took_ns: int
+    ) -> tuple[Ended, ...]:
+        """The step ran in `took_ns`; `tokens` holds one token for each part with logits.
+
+        Returns the sequences that this token ended by their limit; they are gone already.
+        Raises ValueError, changing nothing, for another step or a token that is missing.
+        """
+        self._check_running(step)
+        missing = [p.sequence_id for p in step.parts if p.wants_logits]
+        if any(s not in tokens and not self._homes.resident[s].cancelled for s in missing):
+            raise ValueError("a sequence with logits has no token")
+        self._running = None
+        self.cost.learn(load_of(step.parts), took_ns)
+        self._charge(step, took_ns)
+        ended = []
+        for part in step.parts:
+            sequence = self._homes.resident[part.sequence_id]
+            sequence.account(now_ns)
+            sequence.computed += len(part.tokens)
+            self._homes.publish(sequence)
+            if sequence.cancelled:
+                self._homes.remove(sequence)
+            elif part.wants_logits:
+                sequence.append(tokens[part.sequence_id], now_ns)
+                self._generated += 1
+                if not sequence.remaining:
+                    self._learn_ratio(sequence)
+                    self._homes.remove(sequence)
+                    ended.append(Ended(sequence.sequence_id, Reason.LENGTH, sequence.record()))
+        return tuple(ended)
+
+    def failed(self, step: Step) -> None:
+        """The step did not happen: its tokens are outstanding as before, cancelled ones go."""
+        self._check_running(step)
+        self._running = None
+        for part in step.parts:
+            sequence = self._homes.resident[part.sequence_id]
+            if sequence.cancelled:
+                self._homes.remove(sequence)
+
+    # --- what is going on --------------------------------------------------------------
+
+    def cached_tokens(self, sequence_id: int) -> int:
+        """Prompt tokens found in the prefix cache at admission; 0 before it.
+
+        Raises KeyError for a sequence that is not here.
+        """
+        return self._sequence(sequence_id).cached_tokens
+
+    def record(self, sequence_id: int) -> SequenceRecord:
+        """What a living sequence got so far; KeyError for one that is not here."""
+        return self._sequence(sequence_id).record()
+
+    def load(self) -> DecodeState:
+        """The state to report."""
+        residents = self._homes.resident.values()
+        prefilling = [s for s in residents if s.state == State.PREFILLING]
+        decoding = [s for s in residents if s.state == State.DECODING]
+        pending = [*prefilling, *self._homes.waiting.values()]
+        return DecodeState(
+            waiting=len(self._homes.waiting),
+            prefilling=len(prefilling),
+            decoding=len(decoding),
+            pending_prompt_tokens=sum(s.outstanding for s in pending),
+            cached_tokens=sum(s.computed for s in decoding),
+            total_blocks=self._homes.pool.total,
+            free_blocks=self._homes.pool.free,
+            evictable_blocks=self._homes.pool.evictable,
+            generated_tokens=self._generated,
+            prefix_hit_tokens=self._homes.hits,
+            preemptions=self._homes.preemptions,
+            shed=self._shed,
+        )
+
+    def snapshot(self) -> SchedulerSnapshot:
+        """Everything as a value, for `invariants.violations`."""
+        sequences = [*self._homes.resident.values(), *self._homes.waiting.values()]
+        running = () if self._running is None else self._running.parts
+        return SchedulerSnapshot(
+            ledger=self._homes.pool.snapshot(),
+            sequences=tuple(s.view() for s in sequences),
+            cached=self._homes.pool.cached(),
+            running=tuple(part.sequence_id for part in running),
+            pending_changes=self._homes.pool.pending,
+            peak=self._homes.peak,
+            pass_limit=self.settings.pass_limit,
+        )
+
+    # --- inside ------------------------------------------------------------------------
+
+    def _sequence(self, sequence_id: int) -> DecodeSequence:
+        sequence = self._homes.find(sequence_id)
+        if sequence is None:
+            raise KeyError(sequence_id)
+        return sequence
+
+    def _runs(self, sequence_id: int) -> bool:
+        running = self._running
+        return running is not None and any(p.sequence_id == sequence_id for p in running.parts)
+
+    def _check_running(self, step: Step) -> None:
+        if self._running is not step:
+            raise ValueError(f"step {step.number} is not the one that runs")
+
+    def _check_first_token(self, newcomer: DecodeSequence, now_ns: int) -> None:
+        """Refuses a newcomer whose first token would be late."""
+        running = self._running
+        busy_ns = 0
+        if running is not None:
+            busy_ns = max(0, self._running_since_ns + running.predicted_ns - now_ns)
+        late = late_ns(
+            newcomer,
+            self._homes,
+            self.cost,
+            now_ns,
+            headroom=self.settings.headroom,
+            ratio=self._ratio,
+            busy_ns=busy_ns,
+        )
+        if late > 0.0:
+            hopeless = slack_ns(newcomer, now_ns, self.cost.token_ns) <= 0.0
+            raise Refused(Reason.LATE, 0 if hopeless else max(_LEAST_RETRY_NS, int(late)))
+
+    def _drain_ns(self) -> int:
+        return max(_LEAST_RETRY_NS, int(drain_ns(self._homes, self.cost, self.settings.headroom)))
+
+    def _expire(self, now_ns: int) -> list[Ended]:
+        return self._end_all(
+            [s for s in self._everybody() if (s.arrival.deadline_ns or now_ns + 1) <= now_ns],
+            Reason.EXPIRED,
+            now_ns,
+        )
+
+    def _shed_late(self, now_ns: int) -> list[Ended]:
+        """Ends what cannot have its first token in time even if nothing else ran."""
+        token_ns, step_ns = self.cost.token_ns, self.cost.rest_ns(0, 0)
+        late = [
+            s
+            for s in self._homes.waiting.values()
+            if not s.generated and slack_ns(s, now_ns, token_ns) < step_ns
+        ]
+        retry_ns = self._drain_ns() if late else 0
+        self._shed += len(late)
+        return self._end_all(late, Reason.SHED, now_ns, retry_ns)
+
+    def _end_all(
+        self, sequences: list[DecodeSequence], reason: str, now_ns: int, retry_ns: int = 0
+    ) -> list[Ended]:
+        ended = []
+        for sequence in sequences:
+            sequence.account(now_ns)
+            self._homes.remove(sequence)
+            ended.append(Ended(sequence.sequence_id, reason, sequence.record(), retry_ns))
+        return ended
+
+    def _everybody(self) -> list[DecodeSequence]:
+        return [*self._homes.resident.values(), *self._homes.waiting.values()]
+
+    def _admit(self, now_ns: int) -> None:
+        """Admits in order until one does not fit; followers of a group wait for their first."""
+        admitted = []
+        waited = []
+        blocked = False
+        queue = queue_order(
+            list(self._homes.waiting.values()),
+            self.policy,
+            pass_limit=self.settings.pass_limit,
+            now_ns=now_ns,
+            token_ns=self.cost.token_ns,
+        )
+        for sequence in queue:
+            if self._homes.follows(sequence):
+                continue
+            if blocked and sequence.state != State.PREEMPTED:
+                waited.append(sequence)
+                continue
+            if self._may_enter(sequence, now_ns):
+                self._homes.admit(sequence, now_ns, reserve=self.policy.reserve)
+                admitted.append(sequence.order)
+                continue
+            waited.append(sequence)
+            if not self.policy.evict or sequence.passed_over >= self.settings.pass_limit:
+                break
+            # What gave way comes back as soon as it fits, whoever waits for more room.
+            blocked = True
+        latest = max(admitted, default=-1)
+        for sequence in waited:
+            if sequence.order < latest:
+                sequence.passed_over += 1
+
+    def _may_enter(self, sequence: DecodeSequence, now_ns: int) -> bool:
+        residents = self._homes.residents()
+        if self.policy.residents and len(residents) >= self.policy.residents:
+            return False
+        if self.policy.by_targets and residents:
+            headroom = self.settings.headroom
+            if not fits_targets(sequence, residents, self.cost, headroom, self._ratio):
+                return False
+        if self._homes.has_room(sequence, reserve=self.policy.reserve):
+            return True
+        if not self.policy.evict or sequence.state == State.PREEMPTED:
+            return False
+        for victim in victims_for(
+            blocks_for(sequence.most_tokens),
+            self._homes.pool.available,
+            residents,
+            self.cost,
+            now_ns,
+        ):
+            self._homes.preempt(victim)
+        return self._homes.has_room(sequence, reserve=True)
+
+    def _choose(self, now_ns: int) -> list[Share]:
+        residents = self._homes.residents()
+        if self.policy.mixed:
+            return mix(residents, self.cost, self._limits, now_ns)
+        shares = take_turns(residents, self._limits, self._prompts_turn)
+        if shares:
+            self._prompts_turn = shares[0].sequence.state != State.PREFILLING
+        return shares
+
+    def _secure(self, shares: list[Share], now_ns: int) -> list[Share]:
+        return self._homes.secure(shares, self.cost, now_ns, self._ratio)
+
+    def _charge(self, step: Step, took_ns: int) -> None:
+        """Divides the step's time among its sequences by what each part costs."""
+        weights = [self.cost.predict_ns(load_of((part,))) for part in step.parts]
+        whole = sum(weights)
+        for part, weight in zip(step.parts, weights, strict=True):
+            sequence = self._homes.resident[part.sequence_id]
+            share = int(took_ns * weight / whole)
+            if sequence.state == State.DECODING:
+                sequence.decode_ns += share
+            else:
+                sequence.prefill_ns += share
+
+    def _learn_ratio(self, sequence: DecodeSequence) -> None:
+        taken = sequence.generated / sequence.limit
+        self._ratio += _RATIO_GAIN * (taken - self._ratio)

@@ -1,0 +1,115 @@
+"""What goes into the next step: which sequences decode, and how much of which prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from worker.scheduling.admission import next_due_ns, slack_ns
+from worker.scheduling.cost import CorrectedCost
+from worker.scheduling.records import State, StepPart
+from worker.scheduling.sequences import DecodeSequence
+
+
+class Share(NamedTuple):
+    """So many outstanding tokens of one sequence, computed in the next step."""
+
+    sequence: DecodeSequence
+    tokens: int
+
+
+class PlanLimits(NamedTuple):
+    """Most sequences that decode and most prompt tokens in a step; see the settings."""
+
+    width: int
+    chunk_tokens: int
+    headroom: float
+    pass_limit: int
+
+
+def take_turns(
+    residents: Sequence[DecodeSequence], limits: PlanLimits, prompts_turn: bool
+) -> list[Share]:
+    """A chunk of the first prompt, or one token of those that waited longest, in turns."""
+    prefilling = [s for s in residents if s.state == State.PREFILLING]
+    decoding = [s for s in residents if s.state == State.DECODING]
+    if prefilling and (prompts_turn or not decoding):
+        first = min(prefilling, key=lambda s: s.order)
+        return [Share(first, min(first.outstanding, limits.chunk_tokens))]
+    return [Share(s, 1) for s in longest_idle(decoding, limits.width)]
+
+
+def mix(
+    residents: Sequence[DecodeSequence],
+    cost: CorrectedCost,
+    limits: PlanLimits,
+    now_ns: int,
+) -> list[Share]:
+    """Everybody who decodes, and as much of the prompts as the tightest of them can bear."""
+    decoding = longest_idle([s for s in residents if s.state == State.DECODING], limits.width)
+    shares = [Share(s, 1) for s in decoding]
+    prefilling = [s for s in residents if s.state == State.PREFILLING]
+    if not prefilling:
+        return shares
+    budget = chunk_budget(decoding, cost, limits, now_ns)
+    prefilling.sort(key=lambda s: (slack_ns(s, now_ns, cost.token_ns), s.order))
+    anchor = max(prefilling, key=lambda s: (s.idle_steps, -s.order))
+    if anchor.idle_steps >= limits.pass_limit:
+        prefilling.remove(anchor)
+        prefilling.insert(0, anchor)
+        budget = max(1, budget)
+    for sequence in prefilling:
+        count = min(budget, sequence.outstanding)
+        if count < 1:
+            break
+        shares.append(Share(sequence, count))
+        budget -= count
+    return shares
+
+
+def longest_idle(sequences: Sequence[DecodeSequence], width: int) -> list[DecodeSequence]:
+    """Round robin: those that went without a part for the most steps, the oldest first."""
+    return sorted(sequences, key=lambda s: (-s.idle_steps, s.order))[:width]
+
+
+def chunk_budget(
+    decoding: Sequence[DecodeSequence],
+    cost: CorrectedCost,
+    limits: PlanLimits,
+    now_ns: int,
+) -> int:
+    """Prompt tokens for which the next token of no sequence that decodes becomes late.
+
+    (least time until a next token is due - step without prompts) / time of a prompt token.
+    A sequence whose answer is late in any case does not hold prompts up.
+    """
+    rest = cost.rest_ns(len(decoding), sum(s.computed for s in decoding))
+    spare = math.inf
+    for sequence in decoding:
+        due = next_due_ns(sequence, limits.headroom)
+        if due and not _lost(sequence, rest, now_ns):
+            spare = min(spare, due - now_ns)
+    if spare == math.inf:
+        return limits.chunk_tokens
+    return max(0, min(limits.chunk_tokens, int((spare - rest) / cost.token_ns)))
+
+
+def _lost(sequence: DecodeSequence, step_ns: float, now_ns: int) -> bool:
+    """Whether its mean gap misses the target even if nothing but decoding ran to its end."""
+    target = sequence.arrival.token_target_ns
+    end = now_ns + step_ns * sequence.remaining
+    return end > sequence.first_token_ns + target * (sequence.limit - 1)
+
+
+def part_of(share: Share) -> StepPart:
+    """The share as the engine is told it; its blocks must be there."""
+    sequence, count = share.sequence, share.tokens
+    past = sequence.computed
+    return StepPart(
+        sequence_id=sequence.sequence_id,
+        tokens=tuple(sequence.tokens[past : past + count]),
+        past=past,
+        blocks=tuple(sequence.blocks),
+        wants_logits=count == sequence.outstanding,
+    )
