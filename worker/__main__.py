@@ -14,12 +14,13 @@ import numpy as np
 import psutil
 import uvloop
 
-from worker.app import Means, WorkerApp
+from worker.app import WorkerApp
 from worker.config import WorkerConfig
 from worker.cpu_plan import throttle_counter
 from worker.errors import WorkerError
 from worker.loop import Clocks
 from worker.meter import LoadMeter, host_times
+from worker.services import Means
 from worker.telemetry import start_logging, start_tracing
 
 log = logging.getLogger("worker")

@@ -1,4 +1,4 @@
-"""One worker, put together: engine loop, model host, server and membership."""
+"""One worker, put together: its service, server and membership."""
 
 from __future__ import annotations
 
@@ -6,54 +6,26 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from protos.orchid.v1 import common_pb2
 from worker import engine
 from worker.changes import Changes
 from worker.config import WorkerConfig
 from worker.errors import WorkerError
-from worker.host import ModelHost
-from worker.loop import Clocks, EngineLoop
-from worker.memory import memory_room
-from worker.meter import LoadMeter
-from worker.prepared import default_cache
-from worker.profile_file import own_machine, profiles_of
-from worker.refusals import NotFound, Unavailable
+from worker.refusals import NotFound
 from worker.rpc import convert
-from worker.rpc.drain import Drainer, DrainReport
-from worker.rpc.execute import ExecuteParts
+from worker.rpc.drain import DrainReport
 from worker.rpc.fleet_client import FleetClient
 from worker.rpc.server import WorkerServer, advertised
-from worker.rpc.servicer import WorkerServicer
-from worker.telemetry import Tracing
-from worker.warm_profiles import HostProfiles
-from worker.warmup import Warmup
-from worker.watchdog import Watchdog
+from worker.services import DecodeService, EncoderService, Means, Service, Surroundings
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 # Calls that are under way when the server stops have this long to end.
 _STOP_GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """Clocks, meters, the generator and a way to wait, made by the process and passed down."""
-
-    clocks: Clocks
-    meter: LoadMeter
-    tracing: Tracing
-    generator: np.random.Generator
-    wait_s: Callable[[float], None]
 
 
 class WorkerApp:
@@ -67,60 +39,21 @@ class WorkerApp:
         self._changes = Changes()
         self._exit = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        now_ns = means.clocks.now_ns
-        machine = own_machine(config.intra_op_threads)
-        self.host = ModelHost(
-            config.repository,
-            variants=config.variants,
-            open_session=self._open_session,
-            warmup=Warmup(
-                self._on_engine,
-                engine.RunToken,
-                now_ns,
-                config.warm_budget_ms * 1_000_000,
-                means.clocks.cpu_ns if config.intra_op_threads == 1 else now_ns,
-            ),
-            release=self._release,
-            memory=memory_room,
-            on_change=self._notify,
-            profile_of=profiles_of(machine),
-            warm_profiles=HostProfiles(
-                default_cache().with_name("profiles"),
-                f"{machine} {config.warm_budget_ms}",
-                means.wait_s,
-            ),
+        make = DecodeService if config.worker_class == "decode" else EncoderService
+        self.service: Service = make(
+            Surroundings(
+                config=config,
+                means=means,
+                worker_id=self._worker_id,
+                changes=self._changes,
+                open_session=self._open_session,
+                exit_process=self._exit.set,
+                loop=self._loop,
+            )
         )
-        self.engine = EngineLoop(
-            self.host,
-            bound=config.max_queued_items,
-            clocks=means.clocks,
-            make_token=engine.RunToken,
-            wake=self._loop.call_soon_threadsafe,
-            when_idle=engine.trim_memory,
-        )
-        self._watchdog = Watchdog(self.engine, now_ns, self._loop.call_later)
-        self._drainer = Drainer(self.engine, self._changes.notify)
-        parts = ExecuteParts(
-            engine=self.engine,
-            host=self.host,
-            watchdog=self._watchdog,
-            tracing=means.tracing,
-            load=lambda: convert.load_to(self.engine.state(), means.meter.latest),
-            now_ns=now_ns,
-            max_message_bytes=config.max_message_bytes,
-        )
-        self._parts = parts
-        self._servicer = WorkerServicer(
-            worker_id=self._worker_id,
-            engine_version=engine.runtime_info().library_version,
-            host=self.host,
-            parts=parts,
-            drainer=self._drainer,
-            changes=self._changes,
-            exit_process=self._exit.set,
-        )
+        self.host = self.service.host
         self._server = WorkerServer(
-            self._servicer, listen=config.listen, max_message_bytes=config.max_message_bytes
+            self.service.servicer, listen=config.listen, max_message_bytes=config.max_message_bytes
         )
 
     async def start(self) -> str:
@@ -130,7 +63,7 @@ class WorkerApp:
         OSError when the address is taken.
         """
         names = self._configured_models()
-        self.engine.start()
+        self.service.start()
         address = await self._server.start()
         self._spawn(self._publish_health())
         self._spawn(self._sample_load())
@@ -146,17 +79,16 @@ class WorkerApp:
 
     async def drain(self, timeout_s: float | None) -> DrainReport:
         """Refuses new work and returns when the old is answered; see `Drainer.drain`."""
-        return await self._drainer.drain(timeout_s)
+        return await self.service.drainer.drain(timeout_s)
 
     async def stop(self) -> None:
         """Ends every call and every thread; work that is left is answered as unavailable."""
-        self._servicer.close_streams()
+        self.service.servicer.close_streams()
         await self._server.stop(_STOP_GRACE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._watchdog.stop()
-        await asyncio.to_thread(self.engine.stop)
+        await self.service.stop()
         self._means.tracing.shutdown()
 
     def _configured_models(self) -> tuple[str, ...]:
@@ -182,7 +114,8 @@ class WorkerApp:
         seen = -1
         while True:
             seen = await self._changes.wait(seen)
-            await self._server.show_health(self.host.describe(), draining=self._drainer.draining)
+            draining = self.service.drainer.draining
+            await self._server.show_health(self.host.describe(), draining=draining)
 
     async def _sample_load(self) -> None:
         while True:
@@ -196,6 +129,7 @@ class WorkerApp:
             hello=convert.hello_to(
                 worker_id=self._worker_id,
                 address=address,
+                worker_class=self._config.worker_class,
                 threads=self._config.intra_op_threads,
                 # Virtual machines hide the model: the class tells unlike CPUs of one name apart.
                 cpu_model=f"{info.cpu_model} ({engine.machine_class()})",
@@ -203,7 +137,7 @@ class WorkerApp:
                 engine_version=info.library_version,
                 process_id=os.getpid(),
             ),
-            load=self._parts.load,
+            load=self.service.load,
             models=self._models,
             changes=self._changes,
             report_interval_s=self._config.report_interval_ms / 1e3,
@@ -221,26 +155,11 @@ class WorkerApp:
         session = engine.Session(
             graph,
             intra_op_threads=self._config.intra_op_threads,
-            spinning=self._config.spinning,
+            spinning=self._config.spins,
         )
         if session.sharing_note:
             log.warning("%s holds weights of its own: %s", graph.name, session.sharing_note)
         return session
-
-    def _on_engine(self, function: Callable[[], T]) -> T:
-        try:
-            return self.engine.call(function).result()
-        except CancelledError:
-            raise Unavailable("the worker is stopping") from None
-
-    def _release(self, function: Callable[[], None]) -> None:
-        try:
-            self.engine.call(function, in_turn=True).result()
-        except CancelledError:
-            raise Unavailable("the worker is stopping") from None
-
-    def _notify(self) -> None:
-        self._loop.call_soon_threadsafe(self._changes.notify)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(self._loop.create_task(work))

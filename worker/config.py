@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from worker.scheduling.policies import policy_named
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
@@ -16,9 +18,17 @@ class WorkerConfig:
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
     `max_message_bytes` must equal the control plane's. `trace_sample` is the share, 0 to 1, of
     the caller's sampled items that get a span here.
+
+    A worker of class "decode" serves the models that generate text and no others, one variant of
+    each: of `variants` the fastest that the model has. `arena_mib` is the memory of keys and
+    values of each model, 0 lets the available memory decide; `kv_precision` is what they are kept
+    in. `max_queued_items` bounds its waiting answers, `scheduling` names its policy. `cpus` are
+    the CPUs this process keeps to, empty all. `spinning` lets threads of a run wait busily for
+    each other; None does on decode workers with more than one thread, whose steps are short.
     """
 
     worker_id: str = ""
+    worker_class: str = "encoder"
     listen: str = "127.0.0.1:0"
     advertise: str = ""
     controlplane: str = ""
@@ -28,7 +38,11 @@ class WorkerConfig:
     models: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     intra_op_threads: int = 1
-    spinning: bool = False
+    spinning: bool | None = None
+    cpus: tuple[int, ...] = ()
+    arena_mib: int = 0
+    kv_precision: str = "fp16"
+    scheduling: str = "slo"
     report_interval_ms: int = 50
     max_queued_items: int = 256
     max_message_bytes: int = 64 * 1024 * 1024
@@ -50,20 +64,34 @@ class WorkerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if self.drain_timeout_ms < 0:
-            raise ValueError(f"drain_timeout_ms: expected at least 0, got {self.drain_timeout_ms}")
+        for name in ("drain_timeout_ms", "arena_mib"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if self.report_interval_ms > 50:
             raise ValueError(
                 f"report_interval_ms: expected at most 50, got {self.report_interval_ms}"
             )
         if not 0.0 <= self.trace_sample <= 1.0:
             raise ValueError(f"trace_sample: expected 0 to 1, got {self.trace_sample}")
+        _check_choice("worker_class", self.worker_class, ("encoder", "decode"))
+        _check_choice("kv_precision", self.kv_precision, ("fp16", "fp32"))
+        try:
+            policy_named(self.scheduling)
+        except ValueError as error:
+            raise ValueError(f"scheduling: {error}") from None
         _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
         _check_choice("log_format", self.log_format, ("text", "json"))
         _check_address("listen", self.listen)
         for name in ("advertise", "controlplane"):
             if getattr(self, name):
                 _check_address(name, getattr(self, name))
+
+    @property
+    def spins(self) -> bool:
+        """Whether the threads of a run wait busily for each other."""
+        if self.spinning is None:
+            return self.worker_class == "decode" and self.intra_op_threads > 1
+        return self.spinning
 
 
 def _check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:

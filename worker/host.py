@@ -10,24 +10,23 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from worker.errors import ModelLoadError, WorkerError
-from worker.execution import Session, run_items
+from worker.execution import run_items
 from worker.hosted import (
     HostedModel,
     LoadedVariant,
     ModelSnapshot,
     ModelState,
+    listed,
     variant_files,
-    vocabulary_size,
 )
 from worker.jobs import Token
 from worker.memory import MemoryRoom
 from worker.models.errors import ManifestError
 from worker.models.manifest import (
-    GENERATION,
     MANIFEST_NAME,
     FileRef,
     Manifest,
@@ -35,54 +34,72 @@ from worker.models.manifest import (
     file_fault,
     load_manifest,
 )
-from worker.profile import VariantProfile
-from worker.profile_file import ProfileOf, content_digest, no_profile
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
-from worker.warm_profiles import NoWarmProfiles, WarmProfiles, warm_profile
-from worker.warmup import Warmup
 
 log = logging.getLogger(__name__)
 
 # Shares of a variant's progress: its session, then its warm-up.
 _SESSION_SHARE = 0.3
-# Runs this many times as long, or short, as a measured profile says are worth a line in the log.
-_LARGE_RATIO = 1.25
+
+
+class ModelKind(Protocol):
+    """What a class of worker loads and how; called by one thread at a time.
+
+    Every method may raise WorkerError.
+    """
+
+    def refusal(self, manifest: Manifest) -> str:
+        """Why a model is not for this kind of worker; empty when it is."""
+
+    def choose(
+        self, manifest: Manifest, names: Sequence[str], held: Collection[str]
+    ) -> tuple[Variant, ...]:
+        """The variants to hold; `names` exist, `held` are those loaded already."""
+
+    def reserve(self, manifest: Manifest, variant: Variant, room: int) -> int:
+        """Bytes that a variant takes beside its weights, when `room` bytes are left for them."""
+
+    def open(self, model: HostedModel, variant: Variant, weights: int, extra: int) -> LoadedVariant:
+        """Opens a variant of `weights` bytes with the `extra` bytes that were reserved."""
+
+    def measure(
+        self,
+        model: HostedModel,
+        loaded: LoadedVariant,
+        files: Mapping[str, FileRef],
+        progress: Callable[[float], None],
+        *,
+        again: bool,
+    ) -> LoadedVariant:
+        """Warms a variant and returns it with its profile; `again` measures in any case."""
+
+    def serve(self, model: HostedModel, loaded: LoadedVariant) -> None:
+        """Makes a warm variant take work, or serve by what was measured now."""
+
+    def release(self, model: HostedModel, function: Callable[[], None]) -> None:
+        """Runs `function` on the engine thread once what was accepted for the model is done."""
 
 
 class ModelHost:
     """Owns the models of one worker. Thread-safe; `run` is for the engine thread.
 
-    `variants` empty allows all. `release` runs a function on the engine thread after the
-    work queued before it, and waits. `profile_of` gives the profile that was measured for a
-    variant of a folder from these files on this class of machine, if any; it stands in for
-    what the warm-up would measure. `warm_profiles` are what warm-ups of this host measured
-    before. `on_change` is called, on any thread, whenever a snapshot
-    would differ.
+    `kind` loads what this class of worker serves. `on_change` is called, on any thread, whenever
+    a snapshot would differ.
     """
 
     def __init__(
         self,
         repository: Path,
         *,
-        variants: Collection[str],
-        open_session: Callable[[Path], Session],
-        warmup: Warmup,
-        release: Callable[[Callable[[], None]], None],
+        kind: ModelKind,
         memory: Callable[[], MemoryRoom],
         on_change: Callable[[], None],
-        profile_of: ProfileOf = no_profile,
-        warm_profiles: WarmProfiles | None = None,
     ) -> None:
         self._repository = repository
-        self._allowed = frozenset(variants)
-        self._open_session = open_session
-        self._warmup = warmup
-        self._release = release
+        self._kind = kind
         self._memory = memory
         self._on_change = on_change
-        self._profile_of = profile_of
-        self._warm_profiles = warm_profiles or NoWarmProfiles()
         # One load, warm-up or unload at a time; held for as long as that takes.
         self._changing = threading.Lock()
         # Guards the models; held for moments only.
@@ -105,7 +122,7 @@ class ModelHost:
     def serves(self, name: str) -> bool:
         """Whether a model of the repository is for workers of this kind; unreadable ones are."""
         try:
-            return load_manifest(self._repository / name).task != GENERATION
+            return not self._kind.refusal(load_manifest(self._repository / name))
         except ManifestError:
             return True
 
@@ -126,6 +143,13 @@ class ModelHost:
         """Raises NotFound or Unavailable when a batch for the variant cannot run now."""
         if (model, variant) not in self._admitting:
             raise self._why_not(model, variant)
+
+    def any_variant(self, model: str) -> str:
+        """A variant of a model, one that serves if there is any; empty for unknown models."""
+        serving = (variant for name, variant in self._runnable if name == model)
+        with self._lock:
+            held = self._models.get(model)
+            return next(serving, held.wanted[0].name if held is not None else "")
 
     def run(self, model: str, variant: str, items: Collection[Item], token: Token) -> Execution:
         """Runs items of one variant; one outcome each, in order.
@@ -171,9 +195,10 @@ class ModelHost:
                 loaded = list(model.loaded.values())
             share = 1 / max(len(loaded), 1)
             for number, variant in enumerate(loaded):
-                profile = self._measure(model, variant, number * share, share, again=True)
+                measured = self._measure(model, variant, number * share, share, again=True)
+                self._kind.serve(model, measured)
                 with self._update():
-                    model.loaded[variant.variant.name] = replace(variant, profile=profile)
+                    model.loaded[variant.variant.name] = measured
             self._advance(model, 1.0)
             return model.snapshot()
 
@@ -187,7 +212,7 @@ class ModelHost:
                 model = self._held(name)
                 model.state = ModelState.UNLOADING
             # Work accepted before the state changed is queued before this.
-            self._release(lambda: self._drop(name, model))
+            self._kind.release(model, lambda: self._drop(name, model))
             log.info("model=%s unloaded", name)
 
     def _drop(self, name: str, model: HostedModel) -> None:
@@ -201,29 +226,24 @@ class ModelHost:
         with self._update():
             model.state, model.progress = ModelState.LOADING, start
         files = variant_files(model.folder, model.manifest, variant)
-        needed = sum(ref.size for ref in files.values())
+        weights = sum(ref.size for ref in files.values())
         room = self._memory()
-        if needed > room.available:
+        extra = self._kind.reserve(model.manifest, variant, max(0, room.available - weights))
+        if weights + extra > room.available:
+            more = f" and {extra} for keys and values" if extra else ""
             raise InsufficientMemory(
-                f"variant {variant.name!r} needs {needed} bytes for its weights; "
+                f"variant {variant.name!r} needs {weights} bytes for its weights{more}; "
                 f"{room.available} bytes are available ({room.limited_by})"
             )
         self._check_files(model, files.values())
-        vocabulary = vocabulary_size(model.folder, model.manifest, variant)
-        session = self._open(model.folder / variant.graph)
-        loaded = LoadedVariant(variant, session, vocabulary, needed)
+        loaded = self._open(model, variant, weights, extra)
         with self._update():
             model.state, model.progress = ModelState.WARMING, start + share * _SESSION_SHARE
         session_share = share * _SESSION_SHARE
-        profile = self._measure(model, loaded, start + session_share, share - session_share)
+        loaded = self._measure(model, loaded, start + session_share, share - session_share)
+        self._kind.serve(model, loaded)
         with self._update():
-            model.loaded[variant.name] = replace(loaded, profile=profile)
-        if profile is not None:
-            log.info(
-                "model=%s variant=%s warm p50_us=%.0f sigma=%.3f runs=%d",
-                *(model.manifest.name, variant.name),
-                *(profile.p50_us, profile.sigma, profile.samples),
-            )
+            model.loaded[variant.name] = loaded
 
     def _check_files(self, model: HostedModel, files: Iterable[FileRef]) -> None:
         """Files must be what the manifest's digest stands for; shared ones are read once."""
@@ -246,30 +266,23 @@ class ModelHost:
         share: float,
         *,
         again: bool = False,
-    ) -> VariantProfile | None:
+    ) -> LoadedVariant:
         def advance(part: float) -> None:
             self._advance(model, start + share * part)
 
-        files = variant_files(model.folder, model.manifest, loaded.variant).values()
-        stored = self._profile_of(model.folder, loaded.variant.name, files)
-        if stored is None:
-            kept, content = self._warm_profiles, content_digest(files)
-            return warm_profile(kept, self._warmup, loaded, content, advance, again=again)
-        ratio = self._warmup.compare(loaded, stored)
-        if not 1 / _LARGE_RATIO < ratio < _LARGE_RATIO:
-            log.warning(
-                "model=%s variant=%s runs take %.2f of what its measured profile says",
-                *(model.manifest.name, loaded.variant.name, ratio),
-            )
-        return stored
+        files = variant_files(model.folder, model.manifest, loaded.variant)
+        return self._kind.measure(model, loaded, files, advance, again=again)
 
-    def _open(self, graph: Path) -> Session:
+    def _open(
+        self, model: HostedModel, variant: Variant, weights: int, extra: int
+    ) -> LoadedVariant:
         try:
-            return self._open_session(graph)
+            return self._kind.open(model, variant, weights, extra)
         except WorkerError:
             raise
         except Exception as error:
             # Whatever a file does to the loader, the worker goes on with its other models.
+            graph = model.folder / variant.graph
             raise ModelLoadError(f"cannot load {graph}: {type(error).__name__}: {error}") from None
 
     def _opened(
@@ -297,13 +310,13 @@ class ModelHost:
                 return held.manifest
         available = self.available_models()
         if name not in available:
-            raise NotFound(f"unknown model {name!r}; the repository has {_listed(available)}")
+            raise NotFound(f"unknown model {name!r}; the repository has {listed(available)}")
         try:
             manifest = load_manifest(self._repository / name)
         except ManifestError as error:
             raise ModelLoadError(str(error)) from None
-        if manifest.task == GENERATION:
-            raise ModelLoadError(f"model {name!r} generates text, which this worker does not serve")
+        if refusal := self._kind.refusal(manifest):
+            raise ModelLoadError(f"model {name!r} {refusal}")
         if manifest.name != name:
             raise ModelLoadError(
                 f"expected a model called {name!r} in folder {name!r}, got {manifest.name!r}"
@@ -323,20 +336,17 @@ class ModelHost:
                 )
 
     def _wanted(self, manifest: Manifest, names: Sequence[str]) -> tuple[Variant, ...]:
-        """The variants to hold: those named, or all that the configuration allows."""
+        """The variants to hold: those named, or what the kind of worker takes."""
         known = [variant.name for variant in manifest.variants]
         for name in names:
             if name not in known:
                 raise NotFound(
-                    f"unknown variant {name!r} of model {manifest.name!r}; it has {_listed(known)}"
+                    f"unknown variant {name!r} of model {manifest.name!r}; it has {listed(known)}"
                 )
-        chosen = names or [n for n in known if not self._allowed or n in self._allowed]
-        if not chosen:
-            raise NotFound(
-                f"model {manifest.name!r} has {_listed(known)}; "
-                f"the configuration allows {_listed(sorted(self._allowed))}"
-            )
-        return tuple(variant for variant in manifest.variants if variant.name in chosen)
+        with self._lock:
+            model = self._models.get(manifest.name)
+            held = () if model is None else tuple(model.loaded)
+        return self._kind.choose(manifest, names, held)
 
     def _hold(self, manifest: Manifest, wanted: tuple[Variant, ...]) -> HostedModel:
         """The held model, made or widened to hold the wanted variants too."""
@@ -355,16 +365,16 @@ class ModelHost:
     def _held(self, name: str) -> HostedModel:
         model = self._models.get(name)
         if model is None:
-            raise NotFound(f"model {name!r} is not loaded; loaded are {_listed(self._models)}")
+            raise NotFound(f"model {name!r} is not loaded; loaded are {listed(self._models)}")
         return model
 
     def _why_not(self, model: str, variant: str) -> WorkerError:
         with self._lock:
             held = self._models.get(model)
             if held is None:
-                names = _listed(self._models)
+                names = listed(self._models)
                 return NotFound(f"model {model!r} is not loaded here; loaded are {names}")
-            names = _listed(v.name for v in held.wanted)
+            names = listed(v.name for v in held.wanted)
             if all(v.name != variant for v in held.wanted):
                 return NotFound(f"model {model!r} has no variant {variant!r} here; it has {names}")
             return Unavailable(
@@ -392,7 +402,3 @@ class ModelHost:
                 if self._models[name].state is not ModelState.UNLOADING
             )
         self._on_change()
-
-
-def _listed(names: Collection[str] | Iterator[str]) -> str:
-    return ", ".join(names) or "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -13,6 +13,7 @@ from worker.errors import ModelLoadError
 from worker.execution import Session
 from worker.models.manifest import FileRef, Manifest, Variant, size_fault
 from worker.profile import VariantProfile
+from worker.scheduling.cost import StepCost
 
 
 class ModelState(Enum):
@@ -26,6 +27,19 @@ class ModelState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeCapacity:
+    """What a decoder can hold and how fast it steps.
+
+    `token_bytes` are those of the keys and values of one token, `arena_tokens` the tokens that
+    fit into its arena.
+    """
+
+    token_bytes: int
+    arena_tokens: int
+    cost: StepCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class VariantSnapshot:
     """One variant as it was at one moment; `resident_bytes` is what its files map."""
 
@@ -33,6 +47,7 @@ class VariantSnapshot:
     ready: bool
     profile: VariantProfile | None
     resident_bytes: int
+    decode: DecodeCapacity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,17 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadedVariant:
-    """A session that can run; `vocabulary` bounds its token ids, 0 when unknown."""
+    """A session that can run; `vocabulary` bounds its token ids, 0 when unknown.
+
+    `decode` is set for decoders.
+    """
 
     variant: Variant
     session: Session
     vocabulary: int
     resident_bytes: int
     profile: VariantProfile | None = None
+    decode: DecodeCapacity | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +117,7 @@ class HostedModel:
             ready=usable,
             profile=loaded.profile if loaded else None,
             resident_bytes=loaded.resident_bytes if loaded else 0,
+            decode=loaded.decode if loaded else None,
         )
 
 
@@ -143,3 +163,8 @@ def vocabulary_size(folder: Path, manifest: Manifest, variant: Variant) -> int:
     except Exception as error:  # the library raises plain Exception
         raise ModelLoadError(f"cannot read tokenizer {path}: {error}") from None
     return max(ids, default=-1) + 1
+
+
+def listed(names: Collection[str] | Iterator[str]) -> str:
+    """Names for an error text."""
+    return ", ".join(names) or "none"

@@ -21,5 +21,16 @@ class Unavailable(WorkerError):
     """Not now: the worker is full, drains, or the model is not ready."""
 
 
+class Exhausted(WorkerError):
+    """Not now: no place is free, or the first token would be late.
+
+    `retry_after_ns` is when to try again, 0 when that is not known.
+    """
+
+    def __init__(self, message: str, retry_after_ns: int = 0) -> None:
+        super().__init__(message)
+        self.retry_after_ns = retry_after_ns
+
+
 class InsufficientMemory(ModelLoadError):
     """A load that cannot fit; the text has the bytes needed and the bytes there are."""

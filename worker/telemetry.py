@@ -17,10 +17,13 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from worker.errors import WorkerError
+from worker.generation.records import Failed, GenerationCall, GenerationEvent, Usage
 from worker.records import BatchOutcome
+from worker.refusals import Cancelled
 
 _SAMPLED = 0x01
 _SPAN = "worker.execute"
+_GENERATION_SPAN = "worker.generate"
 # A collector that is gone must not hold up the end of the process.
 _EXPORT_TIMEOUT_S = 1.0
 
@@ -60,6 +63,42 @@ class Tracing:
             if isinstance(result, WorkerError):
                 span.set_status(StatusCode.ERROR, type(result).__name__)
             span.end(end_time=outcome.ended_ns + self.wall_offset_ns)
+
+    def record_generation(
+        self, call: GenerationCall, last: GenerationEvent | None, ended_ns: int
+    ) -> None:
+        """Makes the span of a generation whose caller is sampled; `last` is how it ended."""
+        if self.tracer is None or not is_sampled(call.traceparent):
+            return
+        span = self.tracer.start_span(
+            _GENERATION_SPAN,
+            context=TraceContextTextMapPropagator().extract({"traceparent": call.traceparent}),
+            kind=SpanKind.SERVER,
+            start_time=call.arrived_ns + self.wall_offset_ns,
+            attributes={
+                "orchid.model": call.model,
+                "orchid.variant": call.variant,
+                "orchid.tokens": len(call.prompt),
+                "orchid.answers": call.limits.answers,
+            },
+        )
+        if isinstance(last, Usage):
+            span.set_attributes(
+                {
+                    "orchid.cached_tokens": last.cached_tokens,
+                    "orchid.generated_tokens": last.generated_tokens,
+                    "orchid.queue_us": last.queue_ns // 1000,
+                    "orchid.first_token_us": last.first_token_ns // 1000,
+                    "orchid.mean_gap_us": last.mean_gap_ns // 1000,
+                    "orchid.prefill_cpu_us": last.prefill_cpu_ns // 1000,
+                    "orchid.decode_cpu_us": last.decode_cpu_ns // 1000,
+                    "orchid.preemptions": last.preemptions,
+                }
+            )
+        else:
+            error = last.error if isinstance(last, Failed) else Cancelled()
+            span.set_status(StatusCode.ERROR, type(error).__name__)
+        span.end(end_time=ended_ns + self.wall_offset_ns)
 
 
 def start_tracing(endpoint: str, worker_id: str, share: float, wall_offset_ns: int) -> Tracing:

@@ -17,13 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from worker.hosted import LoadedVariant
 from worker.profile import VariantProfile
+from worker.scheduling.cost import StepCost
 from worker.warmup import Warmup
 
 log = logging.getLogger(__name__)
+
+P = TypeVar("P", VariantProfile, StepCost)
 
 # A kept profile is measured anew when runs are this much faster, or this much slower: a
 # neighbour only ever adds time, so one that is slower than it says is more often right.
@@ -33,20 +36,20 @@ _PATIENCE_S = 30.0
 _POLL_S = 0.02
 
 
-class WarmProfiles(Protocol):
+class WarmProfiles(Protocol[P]):
     """Where profiles are kept by content: the digest of a variant's files and engine."""
 
     def turn(self) -> AbstractContextManager[None]:
         """Held while one worker of the host measures."""
 
-    def get(self, content: str) -> VariantProfile | None:
+    def get(self, content: str) -> P | None:
         """The profile that was kept for this content."""
 
-    def put(self, content: str, profile: VariantProfile) -> None:
+    def put(self, content: str, profile: P) -> None:
         """Keep a profile; one that cannot be kept is only not there later."""
 
 
-class NoWarmProfiles:
+class NoWarmProfiles(Generic[P]):
     """Keeps nothing and waits for nobody."""
 
     @contextmanager
@@ -54,25 +57,27 @@ class NoWarmProfiles:
         """Begins at once."""
         yield
 
-    def get(self, content: str) -> VariantProfile | None:
+    def get(self, content: str) -> P | None:
         """Nothing."""
         return None
 
-    def put(self, content: str, profile: VariantProfile) -> None:
+    def put(self, content: str, profile: P) -> None:
         """Forgets it."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostProfiles:
+class HostProfiles(Generic[P]):
     """Profiles in a folder of this host.
 
     `kind` names everything besides the content that makes a profile fit: machine class,
-    threads, how long is measured. `wait` passes some seconds.
+    threads, how long is measured. `wait` passes some seconds. `read` makes a profile of the
+    values that were kept.
     """
 
     folder: Path
     kind: str
     wait: Callable[[float], None]
+    read: Callable[..., P]
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -91,14 +96,14 @@ class HostProfiles:
                 left_s -= _POLL_S
             yield
 
-    def get(self, content: str) -> VariantProfile | None:
+    def get(self, content: str) -> P | None:
         """The profile that was kept for this content; a damaged one is none."""
         try:
-            return VariantProfile(**json.loads(self._path(content).read_text()))
+            return self.read(**json.loads(self._path(content).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
-    def put(self, content: str, profile: VariantProfile) -> None:
+    def put(self, content: str, profile: P) -> None:
         """Keep a profile, whole or not at all."""
         path = self._path(content)
         partial = path.with_suffix(f".{os.getpid()}.part")
@@ -107,7 +112,7 @@ class HostProfiles:
             partial.write_text(json.dumps(asdict(profile)))
             partial.replace(path)
         except OSError as error:
-            log.warning("the profile of %s is not kept: %s", profile.variant, error.strerror)
+            log.warning("a profile is not kept: %s", error.strerror)
 
     def _path(self, content: str) -> Path:
         key = hashlib.sha256(f"{self.kind}\0{content}".encode()).hexdigest()[:32]
@@ -115,7 +120,7 @@ class HostProfiles:
 
 
 def warm_profile(
-    kept: WarmProfiles,
+    kept: WarmProfiles[VariantProfile],
     warmup: Warmup,
     loaded: LoadedVariant,
     content: str,
@@ -127,11 +132,32 @@ def warm_profile(
 
     `again` measures in any case. Raises like `Warmup.measure`.
     """
+    return kept_or_measured(
+        kept,
+        content,
+        compare=lambda known: warmup.compare(loaded, known),
+        measure=lambda: warmup.measure(loaded, progress),
+        again=again or loaded.variant.layout == "tensor",
+    )
+
+
+def kept_or_measured(
+    kept: WarmProfiles[P],
+    content: str,
+    *,
+    compare: Callable[[P], float],
+    measure: Callable[[], P | None],
+    again: bool,
+) -> P | None:
+    """The kept profile of a content, if `compare` (measured over predicted) agrees with it.
+
+    Otherwise, and `again` in any case, what `measure` gives, which is kept.
+    """
     with kept.turn():
-        known = None if again or loaded.variant.layout == "tensor" else kept.get(content)
-        if known is not None and _FASTER < warmup.compare(loaded, known) < _SLOWER:
+        known = None if again else kept.get(content)
+        if known is not None and _FASTER < compare(known) < _SLOWER:
             return known
-        profile = warmup.measure(loaded, progress)
+        profile = measure()
         if profile is not None:
             kept.put(content, profile)
         return profile

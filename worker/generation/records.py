@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from worker.errors import WorkerError
 from worker.generation.sampling import SamplingParameters
+from worker.scheduling.records import DecodeState
 
 # Bounds of what one generation may ask.
 MOST_ANSWERS = 16
@@ -137,3 +138,12 @@ class Failed:
 
 
 GenerationEvent: TypeAlias = Admitted | Delta | Finished | Usage | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLoad:
+    """What the lane of one variant holds."""
+
+    model: str
+    variant: str
+    state: DecodeState

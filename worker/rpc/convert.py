@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from protos.codec import Part, framed
 from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
 from worker.errors import InvalidInput, WorkerError
-from worker.hosted import ModelSnapshot, ModelState, VariantSnapshot
+from worker.generation.records import LaneLoad
+from worker.hosted import DecodeCapacity, ModelSnapshot, ModelState, VariantSnapshot
 from worker.meter import LoadSample
-from worker.models.manifest import QualityEvidence, TensorSpec
+from worker.models.manifest import Generation, QualityEvidence, TensorSpec
 from worker.profile import VariantProfile
 from worker.records import Batch, BatchOutcome, Item, ItemOutcome, LoopState
 from worker.rpc.status import status_of
@@ -48,6 +50,10 @@ _STATES = {
     ModelState.READY: common_pb2.READINESS_STATE_READY,
     ModelState.FAILED: common_pb2.READINESS_STATE_FAILED,
     ModelState.UNLOADING: common_pb2.READINESS_STATE_UNLOADING,
+}
+_CLASSES = {
+    "encoder": fleet_pb2.WORKER_CLASS_ENCODER,
+    "decode": fleet_pb2.WORKER_CLASS_DECODE,
 }
 _TOKEN_IDS = np.dtype("<i4")
 
@@ -232,7 +238,9 @@ def _write_item_head(message: worker_pb2.ItemResult, item_id: int, outcome: Item
         message.status = worker_pb2.ITEM_STATUS_OK
 
 
-def load_to(state: LoopState, sample: LoadSample) -> worker_pb2.WorkerLoad:
+def load_to(
+    state: LoopState, sample: LoadSample, lanes: Iterable[LaneLoad] = ()
+) -> worker_pb2.WorkerLoad:
     """The worker's report of itself."""
     return worker_pb2.WorkerLoad(
         queued_items=state.queued_items,
@@ -245,6 +253,10 @@ def load_to(state: LoopState, sample: LoadSample) -> worker_pb2.WorkerLoad:
         run_cpu_us=state.run_cpu_ns // 1000,
         expired_items_executed=state.expired_items_executed,
         throttled_periods=sample.throttled_periods,
+        decode=[
+            worker_pb2.DecodeLoad(model=lane.model, variant=lane.variant, **asdict(lane.state))
+            for lane in lanes
+        ],
     )
 
 
@@ -252,17 +264,18 @@ def hello_to(
     *,
     worker_id: str,
     address: str,
+    worker_class: str,
     threads: int,
     cpu_model: str,
     simd: str,
     engine_version: str,
     process_id: int,
 ) -> fleet_pb2.WorkerHello:
-    """What an encoder worker says of itself when it registers."""
+    """What a worker says of itself when it registers; `worker_class` is encoder or decode."""
     return fleet_pb2.WorkerHello(
         worker_id=worker_id,
         address=address,
-        worker_class=fleet_pb2.WORKER_CLASS_ENCODER,
+        worker_class=_CLASSES[worker_class],
         threads=threads,
         cpu_model=cpu_model,
         simd=simd,
@@ -294,6 +307,17 @@ def model_to(snapshot: ModelSnapshot, *, documents: bool = False) -> common_pb2.
         progress=snapshot.progress,
         failure=snapshot.failure,
         primary_output=manifest.primary_output,
+        generation=None if manifest.generation is None else _generation_to(manifest.generation),
+    )
+
+
+def _generation_to(settings: Generation) -> common_pb2.GenerationSettings:
+    return common_pb2.GenerationSettings(
+        chat_template=settings.chat_template,
+        end_tokens=settings.end_tokens,
+        begin_token=settings.begin_token,
+        vocabulary=settings.vocabulary,
+        context=settings.context,
     )
 
 
@@ -318,7 +342,21 @@ def _variant_to(snapshot: VariantSnapshot) -> common_pb2.VariantDescription:
         ready=snapshot.ready,
         max_tokens=variant.max_tokens,
         resident_bytes=snapshot.resident_bytes,
+        decode=None if snapshot.decode is None else _decode_to(snapshot.decode),
     )
+
+
+def _decode_to(capacity: DecodeCapacity) -> common_pb2.DecodeProfile:
+    profile = common_pb2.DecodeProfile(
+        kv_bytes_per_token=capacity.token_bytes, arena_tokens=capacity.arena_tokens
+    )
+    if capacity.cost is not None:
+        profile.step_us = capacity.cost.step_us
+        profile.prefill_us_per_token = capacity.cost.prefill_us_per_token
+        profile.sequence_us = capacity.cost.sequence_us
+        profile.cached_us_per_token = capacity.cost.cached_us_per_token
+        profile.sigma = capacity.cost.sigma
+    return profile
 
 
 def _specs_to(specs: Iterable[TensorSpec]) -> list[common_pb2.TensorSpec]:

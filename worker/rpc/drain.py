@@ -5,8 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from worker.loop import EngineLoop
+
+class Drained(Protocol):
+    """A loop that can be drained, as `EngineLoop`."""
+
+    def drain(self) -> int:
+        """Refuses work from now on; returns how much is still to be answered."""
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back once, on the event loop, when everything is answered."""
+
+    def abandon(self) -> int:
+        """Answers the rest as unavailable; returns how much that was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +32,7 @@ class DrainReport:
 class Drainer:
     """Drains one engine loop. Lives on the event loop; `on_drain` is called when it begins."""
 
-    def __init__(self, engine: EngineLoop, on_drain: Callable[[], None]) -> None:
+    def __init__(self, engine: Drained, on_drain: Callable[[], None]) -> None:
         self._engine = engine
         self._on_drain = on_drain
         self.draining = False

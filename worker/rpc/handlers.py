@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from protos.codec import Undecodable, decoder, encode
 from protos.orchid.v1 import worker_pb2
 from worker.errors import EngineFault, InvalidInput, WorkerError
-from worker.rpc.status import status_of
+from worker.rpc.status import status_of, trailers_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def _guarded(method: Method) -> Method:
         try:
             return await method(decoded(request), context)
         except WorkerError as error:
-            await context.abort(status_of(error)[1], str(error))
+            await context.abort(status_of(error)[1], str(error), trailers_of(error))
         except grpc.aio.BaseError:
             # The call has its status already, or the transport ended it.
             raise

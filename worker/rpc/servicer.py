@@ -14,13 +14,15 @@ from worker.loop import DRAINING
 from worker.rpc.convert import model_to, unreadable_to
 from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts, ExecuteStream
+from worker.rpc.generate import GenerateParts, serve_generation
 from worker.rpc.handlers import Context
 
 
 class WorkerServicer:
-    """Implements `orchid.v1.Worker`. `changes` counts the changes of what the host describes.
+    """The part of `orchid.v1.Worker` that every class of worker has.
 
-    Worker errors that leave a method become statuses in `rpc/handlers.py`.
+    `changes` counts the changes of what the host describes. Worker errors that leave a method
+    become statuses in `rpc/handlers.py`.
     """
 
     def __init__(
@@ -29,7 +31,6 @@ class WorkerServicer:
         worker_id: str,
         engine_version: str,
         host: ModelHost,
-        parts: ExecuteParts,
         drainer: Drainer,
         changes: Changes,
         exit_process: Callable[[], None],
@@ -37,25 +38,12 @@ class WorkerServicer:
         self._worker_id = worker_id
         self._engine_version = engine_version
         self._host = host
-        self._parts = parts
         self._drainer = drainer
         self._changes = changes
         self._exit_process = exit_process
-        self._streams: set[ExecuteStream] = set()
-
-    async def Execute(self, request_iterator: object, context: Context) -> None:
-        """Serves one stream of batches; see `ExecuteStream`."""
-        stream = ExecuteStream(self._parts)
-        self._streams.add(stream)
-        try:
-            await stream.serve(context)
-        finally:
-            self._streams.discard(stream)
 
     def close_streams(self) -> None:
-        """Ends every Execute stream once what it has accepted is answered."""
-        for stream in self._streams:
-            stream.close()
+        """Ends what has no end of its own, once what it has accepted is answered."""
 
     async def Describe(
         self, request: worker_pb2.DescribeRequest, context: Context
@@ -125,6 +113,41 @@ class WorkerServicer:
         return worker_pb2.DrainResponse(
             finished_items=report.finished_items, abandoned_items=report.abandoned_items
         )
+
+
+class EncoderServicer(WorkerServicer):
+    """Implements `orchid.v1.Worker` for workers that execute batches."""
+
+    def __init__(self, parts: ExecuteParts, **common: Any) -> None:
+        super().__init__(**common)
+        self._parts = parts
+        self._streams: set[ExecuteStream] = set()
+
+    async def Execute(self, request_iterator: object, context: Context) -> None:
+        """Serves one stream of batches; see `ExecuteStream`."""
+        stream = ExecuteStream(self._parts)
+        self._streams.add(stream)
+        try:
+            await stream.serve(context)
+        finally:
+            self._streams.discard(stream)
+
+    def close_streams(self) -> None:
+        """Ends every Execute stream once what it has accepted is answered."""
+        for stream in self._streams:
+            stream.close()
+
+
+class DecodeServicer(WorkerServicer):
+    """Implements `orchid.v1.Worker` for workers that generate."""
+
+    def __init__(self, parts: GenerateParts, **common: Any) -> None:
+        super().__init__(**common)
+        self._parts = parts
+
+    async def Generate(self, request: worker_pb2.GenerateCall, context: Context) -> None:
+        """Serves one generation; see `serve_generation`."""
+        await serve_generation(self._parts, request, context)
 
 
 def _consume(task: asyncio.Task[Any]) -> None:

@@ -12,11 +12,16 @@ from worker.errors import (
     RunTerminated,
     WorkerError,
 )
-from worker.refusals import Cancelled, Expired, NotFound, Unavailable
+from worker.refusals import Cancelled, Exhausted, Expired, NotFound, Unavailable
+
+RETRY_AFTER = "retry-after-ms"
+# gRPC clients with a retry policy wait this long before the next attempt.
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
 
 _STATUSES: tuple[tuple[type[WorkerError], pb.ItemStatus.ValueType, grpc.StatusCode], ...] = (
     (InvalidInput, pb.ITEM_STATUS_INVALID_ARGUMENT, grpc.StatusCode.INVALID_ARGUMENT),
     (NotFound, pb.ITEM_STATUS_NOT_FOUND, grpc.StatusCode.NOT_FOUND),
+    (Exhausted, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
     (Expired, pb.ITEM_STATUS_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED),
     (Cancelled, pb.ITEM_STATUS_CANCELLED, grpc.StatusCode.CANCELLED),
@@ -33,3 +38,11 @@ def status_of(error: WorkerError) -> tuple[pb.ItemStatus.ValueType, grpc.StatusC
         if isinstance(error, kind):
             return item_status, code
     return pb.ITEM_STATUS_INTERNAL, grpc.StatusCode.INTERNAL
+
+
+def trailers_of(error: WorkerError) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata that carries when to try again, where that is known."""
+    if not isinstance(error, Exhausted) or error.retry_after_ns <= 0:
+        return ()
+    after = str(max(1, error.retry_after_ns // 1_000_000))
+    return ((RETRY_AFTER, after), (RETRY_PUSHBACK, after))

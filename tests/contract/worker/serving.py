@@ -18,6 +18,7 @@ from protos.orchid.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from worker.__main__ import make_means
 from worker.app import WorkerApp
 from worker.config import WorkerConfig
+from worker.services import EncoderService
 
 PATIENCE_S = 20.0
 MINUTE_US = 60_000_000
@@ -32,6 +33,12 @@ class Served:
     address: str
     channel: grpc.aio.Channel
     stub: worker_pb2_grpc.WorkerAsyncStub
+
+    @property
+    def encoder(self) -> EncoderService:
+        """The service of an encoder worker."""
+        assert isinstance(self.app.service, EncoderService)
+        return self.app.service
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits for a condition of the worker."""
@@ -48,7 +55,7 @@ class Served:
             entered.set()
             gate.wait(PATIENCE_S)
 
-        future = self.app.engine.call(hold, in_turn=True)
+        future = self.encoder.engine.call(hold, in_turn=True)
         await self.until(entered.is_set)
         try:
             yield

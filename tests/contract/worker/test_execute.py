@@ -97,7 +97,7 @@ async def test_good_items_are_not_held_up_by_bad_ones(repository: Path) -> None:
         assert "tiny" in stream.results[11].message
         await stream.finish()
         assert stream.batches[6].items[:] == []
-        assert served.app.engine.state().expired_items_executed == 0
+        assert served.encoder.engine.state().expired_items_executed == 0
 
 
 async def test_an_id_in_flight_cannot_be_used_again(repository: Path) -> None:
@@ -126,7 +126,7 @@ async def test_expiry_is_answered_at_expiry_while_the_engine_is_busy(repository:
             assert stream.batches[1].executed_items == 0 and stream.batches[1].run_us == 0
             assert stream.messages[-1].load.queued_items == 1
         assert status((await stream.receive(2))[2]) == "OK"
-        assert served.app.engine.state().expired_items_executed == 0
+        assert served.encoder.engine.state().expired_items_executed == 0
         await stream.finish()
 
 
@@ -153,7 +153,7 @@ def slow(item_id: int, budget_us: int = MINUTE_US) -> pb.Batch:
 
 async def test_running_work_is_terminated(repository: Path) -> None:
     async with serve(repository, ("slow",)) as served:
-        running = lambda: served.app.engine.state().running_items == 1  # noqa: E731
+        running = lambda: served.encoder.engine.state().running_items == 1  # noqa: E731
         stream = Stream(served)
         # Cancelled by its caller.
         await stream.send(slow(1))
@@ -175,9 +175,9 @@ async def test_running_work_is_terminated(repository: Path) -> None:
         await stream.send(slow(5), slow(6))
         await served.until(running)
         stream.call.cancel()
-        await served.until(lambda: served.app.engine.state().queued_items == 0)
-        await served.until(lambda: served.app.engine.state().running_items == 0)
-        state = served.app.engine.state()
+        await served.until(lambda: served.encoder.engine.state().queued_items == 0)
+        await served.until(lambda: served.encoder.engine.state().running_items == 0)
+        state = served.encoder.engine.state()
         assert (state.completed_items, state.expired_items_executed) == (0, 0)
 
 
@@ -188,7 +188,7 @@ async def test_the_queue_bound_is_exact_over_several_streams(repository: Path) -
             for number, stream in enumerate(streams):
                 await stream.send(*(one(number * 10 + i) for i in range(8)))
                 await stream.settled()
-            assert served.app.engine.state().queued_items == 16
+            assert served.encoder.engine.state().queued_items == 16
             assert sum(len(stream.results) for stream in streams) == 16
         for stream in streams:
             await stream.receive(8)
@@ -223,8 +223,8 @@ async def test_a_storm_of_cancels_leaves_every_gauge_at_zero(repository: Path) -
             broken = Stream(served)
             await broken.send(*(one(i) for i in range(50)))
             broken.call.cancel()
-        await served.until(lambda: served.app.engine.state().queued_items == 0)
-        await served.until(lambda: served.app.engine.state().running_items == 0)
+        await served.until(lambda: served.encoder.engine.state().queued_items == 0)
+        await served.until(lambda: served.encoder.engine.state().running_items == 0)
         await stream.send(one(10_001))
         assert status((await stream.receive(10_001))[10_001]) == "OK"
         load = stream.messages[-1].load

@@ -199,7 +199,7 @@ async def test_reflection_lists_and_describes(repository: Path) -> None:
 
         services, methods = await asyncio.to_thread(ask)
         assert {"orchid.v1.Worker", "grpc.health.v1.Health"} <= services
-        assert methods == ["Execute", "Describe", "Load", "Unload", "Warm", "Drain"]
+        assert methods == ["Execute", "Generate", "Describe", "Load", "Unload", "Warm", "Drain"]
 
 
 async def test_drain_refuses_new_work_finishes_the_old_and_then_answers(repository: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from protos.orchid.v1 import worker_pb2
+from worker.encoder_kind import EncoderKind
 from worker.engine import RunToken, Session
 from worker.host import ModelHost
 from worker.jobs import Token
@@ -63,12 +64,14 @@ async def parts(repository: Path) -> AsyncIterator[ExecuteParts]:
     )
     host = ModelHost(
         repository,
-        variants=(),
-        open_session=Session,
-        warmup=Warmup(
-            lambda function: function(), RunToken, time.monotonic_ns, 1, time.thread_time_ns
+        kind=EncoderKind(
+            variants=(),
+            open_session=Session,
+            warmup=Warmup(
+                lambda function: function(), RunToken, time.monotonic_ns, 1, time.thread_time_ns
+            ),
+            release=lambda function: function(),
         ),
-        release=lambda function: function(),
         memory=memory_room,
         on_change=lambda: None,
     )

@@ -18,6 +18,7 @@ from tests.unit.worker.models.gguf_files import (
     tiny_gguf_decoder,
     write_gguf,
 )
+from worker.encoder_kind import EncoderKind
 from worker.engine import RunToken, Session
 from worker.errors import InvalidInput, ModelLoadError
 from worker.host import ModelHost
@@ -70,15 +71,18 @@ class Bench:
         self.changes = 0
         self.released: list[Callable[[], None]] = []
         self.room = room
+        self.release: Callable[[Callable[[], None]], None] = lambda function: function()
         self.host = ModelHost(
             repository,
-            variants=variants,
-            open_session=Session,
-            warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1, time.thread_time_ns),
-            release=self._release,
+            kind=EncoderKind(
+                variants=variants,
+                open_session=Session,
+                warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1, time.thread_time_ns),
+                release=self._release,
+                profile_of=profile_of,
+            ),
             memory=lambda: MemoryRoom(self.room, "control group test"),
             on_change=self._changed,
-            profile_of=profile_of,
         )
 
     def _on_engine(self, function: Callable[[], T]) -> T:
@@ -88,7 +92,7 @@ class Bench:
 
     def _release(self, function: Callable[[], None]) -> None:
         self.released.append(function)
-        function()
+        self.release(function)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -206,7 +210,7 @@ def test_unloading_refuses_new_work_but_runs_what_was_accepted(built: Path) -> N
         seen.extend(bench.run("tiny", "tiny-a", words("good")))
         function()
 
-    bench.host._release = late_work
+    bench.release = late_work
     bench.host.unload("tiny")
     assert isinstance(seen[0], dict)
     assert bench.host.describe() == ()

@@ -37,16 +37,22 @@ class Runs:
         return FRESH
 
     def profile(
-        self, kept: WarmProfiles, *, again: bool = False, loaded: LoadedVariant = LOADED
+        self,
+        kept: WarmProfiles[VariantProfile],
+        *,
+        again: bool = False,
+        loaded: LoadedVariant = LOADED,
     ) -> VariantProfile | None:
         return warm_profile(
             kept, cast(Warmup, self), loaded, "content", lambda part: None, again=again
         )
 
 
-def profiles(folder: Path, kind: str = "cpu-1", waited: list[float] | None = None) -> HostProfiles:
+def profiles(
+    folder: Path, kind: str = "cpu-1", waited: list[float] | None = None
+) -> HostProfiles[VariantProfile]:
     seconds = [] if waited is None else waited
-    return HostProfiles(folder, kind, seconds.append)
+    return HostProfiles(folder, kind, seconds.append, VariantProfile)
 
 
 def test_a_profile_is_kept_by_content_and_kind(tmp_path: Path) -> None:

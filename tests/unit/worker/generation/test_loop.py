@@ -1,0 +1,399 @@
+"""The decode loop over an engine whose steps are stopped before they end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worker.decode import SequenceStep, StepLogits
+from worker.engine import KvArena
+from worker.errors import EngineFault, RunTerminated
+from worker.generation.generation import Generation
+from worker.generation.lane import Lane, Speech
+from worker.generation.loop import DecodeLoop
+from worker.generation.records import (
+    Admitted,
+    Delta,
+    Failed,
+    Finish,
+    Finished,
+    GenerationCall,
+    GenerationEvent,
+    Limits,
+    Usage,
+)
+from worker.generation.text import TokenText
+from worker.loop import Clocks
+from worker.models.synthetic_generator import tiny_generator_tokenizer
+from worker.refusals import Cancelled, Expired, Unavailable
+from worker.scheduling.cost import StepCost
+from worker.scheduling.records import SchedulingSettings
+from worker.scheduling.scheduler import DecodeScheduler
+
+PATIENCE_S = 20.0
+TOKENIZER = tiny_generator_tokenizer()
+SIZE = TOKENIZER.get_vocab_size()
+CONTEXT = 4096
+LETTER = TOKENIZER.encode("a").ids[0]
+
+
+class HeldToken:
+    """Ends a step that is held."""
+
+    def __init__(self) -> None:
+        self.terminated = threading.Event()
+
+    def terminate(self) -> None:
+        self.terminated.set()
+
+
+@dataclass
+class Step:
+    """A step that runs until `go`; `logits` of None is the letter for everybody."""
+
+    plan: Sequence[SequenceStep]
+    token: HeldToken
+    logits: np.ndarray | Exception | None = None
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def end(self, logits: np.ndarray | Exception | None = None) -> None:
+        self.logits = logits
+        self.go.set()
+
+
+class HeldEngine:
+    """An arena, and steps that tests end."""
+
+    def __init__(self, blocks: int) -> None:
+        self.arena = KvArena(layers=1, kv_heads=1, head_dim=8, blocks=blocks)
+        self.steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
+        self.free_running = False
+
+    def step(self, plan: Sequence[SequenceStep], *, token: Any = None) -> StepLogits:
+        step = Step(plan, token)
+        self.steps.put(step)
+        while not self.free_running and not step.go.wait(0.001):
+            if token.terminated.is_set():
+                raise RunTerminated("terminated")
+        if isinstance(step.logits, Exception):
+            raise step.logits
+        rows = sum(part.wants_logits for part in plan)
+        letters = np.zeros((rows, SIZE), np.float32)
+        letters[:, LETTER] = 9
+        return StepLogits(letters if step.logits is None else step.logits, 0)
+
+
+class Bench:
+    """A loop with one lane; events are kept by generation, delivered on the loop's own wake-up."""
+
+    def __init__(self, blocks: int = 64, chunk: int = 32) -> None:
+        self.engine = HeldEngine(blocks)
+        self.events: dict[int, list[GenerationEvent]] = {}
+        self._heard = threading.Condition()
+        self.loop = DecodeLoop(
+            clocks=Clocks(time.monotonic_ns, time.thread_time_ns),
+            make_token=HeldToken,
+            wake=self._wake,
+        )
+        settings = SchedulingSettings(blocks=blocks, context=CONTEXT, chunk_tokens=chunk)
+        self.lane = Lane(
+            "m",
+            "v",
+            engine=self.engine,
+            scheduler=DecodeScheduler(settings, StepCost(100.0, 10.0, 10.0, 0.01)),
+            speech=Speech(TokenText(TOKENIZER), (0, 2), SIZE, CONTEXT),
+            draw_seed=lambda: 1,
+        )
+        self.loop.attach(self.lane)
+        self.loop.start()
+
+    def _wake(self, deliver: Callable[[], None]) -> None:
+        # The loop's lock is held here, as when an event loop is told to call back.
+        threading.Thread(target=self._deliver, args=(deliver,), daemon=True).start()
+
+    def _deliver(self, deliver: Callable[[], None]) -> None:
+        with self._heard:
+            deliver()
+            self._heard.notify_all()
+
+    def open(
+        self, number: int, prompt: int = 8, most: int = 1000, due_ns: int | None = None
+    ) -> Generation:
+        call = GenerationCall(
+            number,
+            "m",
+            "v",
+            (LETTER,) * prompt,
+            time.monotonic_ns(),
+            limits=Limits(max_tokens=most),
+            tenant=str(number),
+            deadline_ns=due_ns,
+        )
+        self.events[number] = []
+        return self.loop.open(call, self.events[number].extend)
+
+    def step(self) -> Step:
+        """The next step that runs."""
+        return self.engine.steps.get(timeout=PATIENCE_S)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for what events or the engine thread bring about."""
+        end = time.monotonic() + PATIENCE_S
+        with self._heard:
+            while not holds():
+                assert time.monotonic() < end
+                self._heard.wait(0.005)
+
+    def last(self, number: int) -> GenerationEvent:
+        """How a generation ended."""
+        self.until(lambda: any(isinstance(e, Usage | Failed) for e in self.events[number]))
+        return self.events[number][-1]
+
+    def settled(self) -> None:
+        """Nothing is left of any generation."""
+        self.engine.free_running = True
+
+        def idle() -> bool:
+            state = self.loop.state()
+            return not state.queued_items + state.running_items and not self.lane.owners
+
+        self.until(idle)
+        assert self.loop.call(self.lane.faults).result(PATIENCE_S) == []
+        state = self.loop.call(self.lane.scheduler.load).result(PATIENCE_S)
+        assert (state.waiting, state.prefilling, state.decoding) == (0, 0, 0)
+        assert state.free_blocks + state.evictable_blocks == state.total_blocks
+        assert self.loop.state().expired_items_executed == 0
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.engine.free_running = True
+    made.loop.stop()
+
+
+def tokens(events: Sequence[GenerationEvent]) -> int:
+    return sum(len(event.tokens) for event in events if isinstance(event, Delta))
+
+
+def test_a_generation_is_told_from_admission_to_account(bench: Bench) -> None:
+    bench.engine.free_running = True
+    bench.open(1, most=3)
+    last = bench.last(1)
+    kinds = [type(event) for event in bench.events[1]]
+    assert kinds == [Admitted, Delta, Delta, Delta, Finished, Usage]
+    assert bench.events[1][-2] == Finished(0, Finish.LENGTH, "", 3)
+    assert isinstance(last, Usage)
+    assert (last.prompt_tokens, last.generated_tokens) == (8, 3)
+    bench.settled()
+
+
+def test_a_cancel_of_the_only_one_terminates_the_step(bench: Bench) -> None:
+    generation = bench.open(1)
+    step = bench.step()
+    bench.loop.cancel(generation)
+    assert step.token.terminated.wait(PATIENCE_S)
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, Cancelled)
+    bench.settled()
+
+
+def test_a_cancel_in_company_leaves_the_others_alone_and_frees_before_the_next_step(
+    bench: Bench,
+) -> None:
+    first = bench.open(1)
+    bench.step().end()
+    bench.open(2, prompt=20)
+    while True:
+        step = bench.step()
+        if len(step.plan) == 2:
+            break
+        step.end()
+    used = bench.engine.arena.stats().used
+    bench.loop.cancel(first)
+    assert not step.token.terminated.is_set()
+    step.end()
+    following = bench.step()
+    assert len(following.plan) == 1
+    assert bench.engine.arena.stats().used < used
+    assert tokens(bench.events[2]) >= 1
+    bench.engine.free_running = True
+    following.end()
+    bench.loop.cancel(next(iter(bench.lane.owners.values())))
+    bench.settled()
+
+
+def test_a_cancel_during_a_long_prefill_is_seen_at_the_next_chunk(bench: Bench) -> None:
+    long = bench.open(1, prompt=500, most=100)
+    first = bench.step()
+    assert len(first.plan[0].tokens) < 500
+    first.end()
+    second = bench.step()
+    assert second.plan[0].past > 0
+    bench.open(2, most=1)
+    bench.loop.cancel(long)
+    assert second.token.terminated.wait(PATIENCE_S)
+    third = bench.step()
+    # Not a token of the long prompt more, and all of its blocks are back but what is cached.
+    assert [len(part.tokens) for part in third.plan] == [8]
+    third.end()
+    assert isinstance(bench.last(2), Usage)
+    bench.settled()
+
+
+def test_a_deadline_tells_what_was_made_and_terminates(bench: Bench) -> None:
+    due = time.monotonic_ns() + 3600 * 10**9
+    bench.open(1, due_ns=due)
+    for _ in range(3):
+        bench.step().end()
+    step = bench.step()
+    assert bench.loop.expire(due - 1) == due
+    assert not step.token.terminated.is_set()
+    assert bench.loop.expire(due) is None
+    assert step.token.terminated.wait(PATIENCE_S)
+    last = bench.last(1)
+    assert isinstance(last, Usage)
+    assert last.generated_tokens == tokens(bench.events[1]) == 3
+    assert bench.events[1][-2] == Finished(0, Finish.DEADLINE, "", 3)
+    bench.settled()
+
+
+def test_a_deadline_before_the_first_token_is_an_error(bench: Bench) -> None:
+    due = time.monotonic_ns() + 3600 * 10**9
+    bench.open(1, due_ns=due)
+    bench.step()
+    bench.loop.expire(due)
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, Expired)
+    bench.settled()
+
+
+def test_what_was_late_on_arrival_never_runs(bench: Bench) -> None:
+    bench.open(1, due_ns=time.monotonic_ns() - 1)
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, Expired)
+    assert bench.engine.steps.empty()
+    bench.settled()
+
+
+@pytest.mark.parametrize("fault", [EngineFault("broken"), RuntimeError("a fault of ours")])
+def test_a_failed_step_answers_only_those_in_it(bench: Bench, fault: Exception) -> None:
+    bench.open(1)
+    step = bench.step()
+    bench.open(2, most=2)
+    bench.until(lambda: bench.loop.state().queued_items == 1)
+    step.end(fault)
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, EngineFault)
+    bench.engine.free_running = True
+    assert isinstance(bench.last(2), Usage)
+    bench.settled()
+
+
+def test_logits_that_are_no_numbers_end_their_own_sequence_only(bench: Bench) -> None:
+    bench.open(1)
+    bench.step().end()
+    bench.open(2, most=5)
+    while True:
+        step = bench.step()
+        wanted = [part for part in step.plan if part.wants_logits]
+        if len(wanted) == 2:
+            break
+        step.end()
+    rows = np.zeros((2, SIZE), np.float32)
+    rows[:, LETTER] = 9
+    rows[int(np.argmax([part.past for part in wanted]))] = np.nan
+    step.end(rows)
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, EngineFault)
+    bench.engine.free_running = True
+    assert isinstance(bench.last(2), Usage)
+    bench.settled()
+
+
+def test_a_broken_lane_ends_its_generations_and_takes_no_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.open(1)
+    step = bench.step()
+
+    def broken(now_ns: int) -> None:
+        raise ArithmeticError("no plan")
+
+    monkeypatch.setattr(bench.lane.scheduler, "next_step", broken)
+    step.end()
+    last = bench.last(1)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, EngineFault)
+    bench.open(2)
+    last = bench.last(2)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, Unavailable)
+
+
+def test_a_drain_refuses_and_finishes_and_abandoning_ends_the_rest(bench: Bench) -> None:
+    bench.open(1, most=1)
+    step = bench.step()
+    assert bench.loop.drain() == 1
+    idle = threading.Event()
+    bench.loop.when_idle(idle.set)
+    bench.open(2)
+    last = bench.last(2)
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, Unavailable)
+    assert not idle.is_set()
+    step.end()
+    assert isinstance(bench.last(1), Usage)
+    assert idle.wait(PATIENCE_S)
+    bench.settled()
+
+
+def test_stopping_answers_whatever_is_open(bench: Bench) -> None:
+    bench.open(1)
+    step = bench.step()
+    bench.open(2)
+    bench.loop.stop()
+    assert step.token.terminated.is_set()
+    for number in (1, 2):
+        last = bench.last(number)
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, Unavailable)
+    assert bench.loop.call(lambda: 1).cancelled()
+
+
+def test_a_lane_retires_when_its_last_generation_has_ended(bench: Bench) -> None:
+    bench.open(1, most=2)
+    step = bench.step()
+    retired = bench.loop.retire("m", "v")
+    step.end()
+    bench.step().end()
+    assert retired.result(PATIENCE_S) is None
+    assert isinstance(bench.last(1), Usage)
+    assert bench.loop.loads == ()
+    assert bench.loop.retire("m", "v").result(PATIENCE_S) is None
+
+
+def test_answers_of_one_prompt_are_accounted_together(bench: Bench) -> None:
+    call = replace(bench.open(1, most=2).call, generation_id=2, limits=Limits(2, answers=3))
+    bench.events[2] = []
+    bench.engine.free_running = True
+    bench.loop.open(call, bench.events[2].extend)
+    last = bench.last(2)
+    assert isinstance(last, Usage)
+    assert (last.prompt_tokens, last.generated_tokens) == (8, 6)
+    finished = [event.index for event in bench.events[2] if isinstance(event, Finished)]
+    assert sorted(finished) == [0, 1, 2]
+    bench.settled()

@@ -1,0 +1,275 @@
+"""What a decode worker does with a variant: a session, an arena, and a lane that serves both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar, cast
+
+from worker.decode import DecodeEngine
+from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.errors import ModelLoadError
+from worker.generation.lane import Lane, Speech
+from worker.generation.loop import DecodeLoop
+from worker.generation.text import load_token_text
+from worker.generation.warmup import DecodeWarmup, StepBench
+from worker.hosted import DecodeCapacity, HostedModel, LoadedVariant, listed
+from worker.models.manifest import (
+    GENERATION,
+    FileRef,
+    Generation,
+    KvGeometry,
+    Manifest,
+    Variant,
+)
+from worker.profile_file import content_digest
+from worker.refusals import Unavailable
+from worker.scheduling.blocks import blocks_for
+from worker.scheduling.cost import CorrectedCost, StepCost
+from worker.scheduling.policies import SchedulingPolicy
+from worker.scheduling.records import SchedulingSettings
+from worker.scheduling.scheduler import DecodeScheduler
+from worker.warm_profiles import WarmProfiles, kept_or_measured
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# The fastest first, as measured; see docs/decisions/0034.
+_PREFERRED = ("q4", "int8", "fp32")
+# Without a size of its own an arena takes at most so much, and this part of what is available.
+_USUAL_BYTES = 512 << 20
+_SHARE = 4
+# More tokens than so many sequences of full length are of no use.
+_USEFUL_SEQUENCES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSettings:
+    """How models are decoded.
+
+    `variants` are the names that may be loaded, empty allows all; one of a model is. `arena_bytes`
+    0 lets the memory that is available decide. `half` keeps keys and values in 16 bits.
+    """
+
+    variants: tuple[str, ...]
+    arena_bytes: int
+    half: bool
+    max_waiting: int
+    policy: SchedulingPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeParts:
+    """What a kind works with.
+
+    `on_engine` runs a function on the engine thread and waits for it. `kept` are profiles that
+    warm-ups of this host measured before.
+    """
+
+    loop: DecodeLoop
+    open_session: Callable[[Path], Session]
+    on_engine: OnEngine
+    warmup: DecodeWarmup
+    kept: WarmProfiles[StepCost]
+    draw_seed: Callable[[], int]
+
+
+class OnEngine:
+    """Runs functions on the engine thread of a loop, between steps, and waits."""
+
+    def __init__(self, loop: DecodeLoop) -> None:
+        self._loop = loop
+
+    def __call__(self, function: Callable[[], T]) -> T:
+        """What the function returns or raises; Unavailable when the loop stops before."""
+        return finished(self._loop.call(function))
+
+
+def finished(future: Future[T]) -> T:
+    """What a future of the loop brings; Unavailable when the loop stops before."""
+    try:
+        return future.result()
+    except CancelledError:
+        raise Unavailable("the worker is stopping") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDecoder(LoadedVariant):
+    """A decoder that can run: its session with an arena."""
+
+    engine: DecodeEngine = field(kw_only=True)
+
+
+class DecodeKind:
+    """Loads decoders, one variant of a model, each with an arena of its own."""
+
+    def __init__(self, settings: DecodeSettings, parts: DecodeParts) -> None:
+        self._settings = settings
+        self._parts = parts
+        # By model; changed by one thread at a time, read by others.
+        self._lanes: dict[str, Lane] = {}
+
+    def refusal(self, manifest: Manifest) -> str:
+        """Why a model is not for this kind of worker; empty when it is."""
+        return "" if manifest.task == GENERATION else "does not generate text"
+
+    def choose(
+        self, manifest: Manifest, names: Sequence[str], held: Collection[str]
+    ) -> tuple[Variant, ...]:
+        """One variant: the named one, the loaded one, or of those allowed the fastest."""
+        if len(names) > 1 or (names and held and names[0] not in held):
+            there = f"; {listed(held)} is loaded, unload the model first" if held else ""
+            raise ModelLoadError(
+                f"a decode worker holds one variant of a model, {listed(names)} was asked{there}"
+            )
+        wanted = names or held or self._settings.variants
+        found = [v for v in manifest.variants if not wanted or v.name in wanted]
+        if not found:
+            known = listed(v.name for v in manifest.variants)
+            raise ModelLoadError(
+                f"model {manifest.name!r} has {known}; the configuration allows {listed(wanted)}"
+            )
+        return (min(found, key=lambda variant: _rank(variant.precision)),)
+
+    def reserve(self, manifest: Manifest, variant: Variant, room: int) -> int:
+        """Bytes of the variant's arena."""
+        generation = _generation(manifest)
+        block = self._token_bytes(generation.kv) * KV_BLOCK_TOKENS
+        least = blocks_for(generation.context) * block
+        if self._settings.arena_bytes:
+            return max(self._settings.arena_bytes // block, 1) * block
+        useful = _USEFUL_SEQUENCES * least
+        usual = min(_USUAL_BYTES, room // _SHARE) // block * block
+        # At least one sequence of full length; the host refuses it when even that does not fit.
+        return min(useful, max(least, usual))
+
+    def open(self, model: HostedModel, variant: Variant, weights: int, extra: int) -> LoadedVariant:
+        """A session, and an engine on an arena of `extra` bytes."""
+        manifest = model.manifest
+        generation = _generation(manifest)
+        token_bytes = self._token_bytes(generation.kv)
+        blocks = extra // (token_bytes * KV_BLOCK_TOKENS)
+        session = self._parts.open_session(model.folder / variant.graph)
+        return LoadedDecoder(
+            variant,
+            session,
+            generation.vocabulary,
+            weights,
+            decode=DecodeCapacity(token_bytes, blocks * KV_BLOCK_TOKENS),
+            engine=self._engine(session, generation, blocks),
+        )
+
+    def measure(
+        self,
+        model: HostedModel,
+        loaded: LoadedVariant,
+        files: Mapping[str, FileRef],
+        progress: Callable[[float], None],
+        *,
+        again: bool,
+    ) -> LoadedVariant:
+        """The variant with the cost of its steps, kept from before or measured now."""
+        generation = _generation(model.manifest)
+        parts = self._parts
+        session = cast(Session, loaded.session)
+        bench = parts.on_engine(
+            lambda: StepBench(
+                lambda blocks: self._engine(session, generation, blocks),
+                vocabulary=generation.vocabulary,
+                context=generation.context,
+            )
+        )
+        cost = kept_or_measured(
+            parts.kept,
+            content_digest(files.values()),
+            compare=lambda known: parts.warmup.compare(bench, known),
+            measure=lambda: parts.warmup.measure(bench, progress),
+            again=again,
+        )
+        if cost is None or loaded.decode is None:
+            raise TypeError("a decoder has a capacity and is measured when it is served")
+        log.info(
+            "model=%s variant=%s warm step_us=%.0f prefill_us=%.1f sequence_us=%.1f cached_us=%.3f",
+            *(model.manifest.name, loaded.variant.name),
+            *(cost.step_us, cost.prefill_us_per_token, cost.sequence_us, cost.cached_us_per_token),
+        )
+        return replace(loaded, decode=replace(loaded.decode, cost=cost))
+
+    def serve(self, model: HostedModel, loaded: LoadedVariant) -> None:
+        """Makes the lane that serves the variant, or tells it what its steps cost now."""
+        capacity = loaded.decode
+        if not isinstance(loaded, LoadedDecoder) or capacity is None or capacity.cost is None:
+            raise TypeError("a decoder has a capacity and is measured when it is served")
+        cost = capacity.cost
+        name = model.manifest.name
+        lane = self._lanes.get(name)
+        if lane is not None:
+            scheduler = lane.scheduler
+            self._parts.on_engine(lambda: setattr(scheduler, "cost", CorrectedCost(cost)))
+            return
+        manifest, generation = model.manifest, _generation(model.manifest)
+        tokenizer = manifest.tokenizers[loaded.variant.tokenizer]
+        speech = Speech(
+            text=load_token_text(model.folder / tokenizer.path),
+            end_tokens=generation.end_tokens,
+            vocabulary=generation.vocabulary,
+            context=generation.context,
+        )
+        settings = SchedulingSettings(
+            blocks=capacity.arena_tokens // KV_BLOCK_TOKENS,
+            context=generation.context,
+            max_waiting=self._settings.max_waiting,
+        )
+        lane = Lane(
+            name,
+            loaded.variant.name,
+            engine=loaded.engine,
+            scheduler=DecodeScheduler(settings, cost, self._settings.policy),
+            speech=speech,
+            draw_seed=self._parts.draw_seed,
+        )
+        self._lanes[name] = lane
+        self._parts.loop.attach(lane)
+
+    def release(self, model: HostedModel, function: Callable[[], None]) -> None:
+        """Runs `function` on the engine thread once the model's generations have ended."""
+        name = model.manifest.name
+        lane = self._lanes.pop(name, None)
+        if lane is not None:
+            finished(self._parts.loop.retire(lane.model, lane.variant))
+        self._parts.on_engine(function)
+
+    def speech(self, model: str) -> Speech | None:
+        """What answers of a model are made with, once it serves."""
+        lane = self._lanes.get(model)
+        return None if lane is None else lane.speech
+
+    def _engine(self, session: Session, generation: Generation, blocks: int) -> DecodeEngine:
+        kv = generation.kv
+        arena = KvArena(
+            layers=kv.layers,
+            kv_heads=kv.kv_heads,
+            head_dim=kv.head_dim,
+            blocks=blocks,
+            half=self._settings.half,
+        )
+        return DecodeEngine(
+            session, arena, vocabulary=generation.vocabulary, context=generation.context
+        )
+
+    def _token_bytes(self, kv: KvGeometry) -> int:
+        return 2 * kv.layers * kv.kv_heads * kv.head_dim * (2 if self._settings.half else 4)
+
+
+def _generation(manifest: Manifest) -> Generation:
+    if manifest.generation is None:
+        raise ModelLoadError(f"model {manifest.name!r} does not generate text")
+    return manifest.generation
+
+
+def _rank(precision: str) -> int:
+    return _PREFERRED.index(precision) if precision in _PREFERRED else len(_PREFERRED)

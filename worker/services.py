@@ -1,0 +1,264 @@
+"""The two classes of worker put together: what loads models, runs them, and answers calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from protos.orchid.v1 import worker_pb2
+from worker import engine
+from worker.changes import Changes
+from worker.config import WorkerConfig
+from worker.encoder_kind import EncoderKind
+from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine
+from worker.generation.loop import DecodeLoop
+from worker.generation.warmup import DecodeWarmup
+from worker.host import ModelHost
+from worker.loop import Clocks, EngineLoop
+from worker.memory import memory_room
+from worker.meter import LoadMeter
+from worker.prepared import default_cache
+from worker.profile import VariantProfile
+from worker.profile_file import own_machine, profiles_of
+from worker.refusals import Unavailable
+from worker.rpc import convert
+from worker.rpc.drain import Drainer
+from worker.rpc.execute import ExecuteParts
+from worker.rpc.generate import GenerateParts
+from worker.rpc.servicer import DecodeServicer, EncoderServicer, WorkerServicer
+from worker.scheduling.cost import StepCost
+from worker.scheduling.policies import policy_named
+from worker.telemetry import Tracing
+from worker.warm_profiles import HostProfiles
+from worker.warmup import Warmup
+from worker.watchdog import Watchdog
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Clocks, meters, the generator and a way to wait, made by the process and passed down."""
+
+    clocks: Clocks
+    meter: LoadMeter
+    tracing: Tracing
+    generator: np.random.Generator
+    wait_s: Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a service is told by its process; all of it belongs to the event loop."""
+
+    config: WorkerConfig
+    means: Means
+    worker_id: str
+    changes: Changes
+    open_session: Callable[[Path], engine.Session]
+    exit_process: Callable[[], None]
+    loop: asyncio.AbstractEventLoop
+
+    def notify(self) -> None:
+        """Counts a change, from any thread."""
+        self.loop.call_soon_threadsafe(self.changes.notify)
+
+    @property
+    def service_ns(self) -> Callable[[], int]:
+        """The clock that warm-ups read: CPU time where one thread does all the work."""
+        clocks = self.means.clocks
+        return clocks.cpu_ns if self.config.intra_op_threads == 1 else clocks.now_ns
+
+    @property
+    def profile_kind(self) -> str:
+        """What besides its files a kept profile holds for."""
+        return f"{own_machine(self.config.intra_op_threads)} {self.config.warm_budget_ms}"
+
+
+class Service(Protocol):
+    """One class of worker on the running event loop."""
+
+    @property
+    def host(self) -> ModelHost:
+        """The models of the worker."""
+
+    @property
+    def drainer(self) -> Drainer:
+        """Ends the work of the worker."""
+
+    @property
+    def servicer(self) -> WorkerServicer:
+        """Answers calls."""
+
+    def start(self) -> None:
+        """Starts the engine thread."""
+
+    async def stop(self) -> None:
+        """Ends the engine thread; work that is left is answered as unavailable."""
+
+    def load(self) -> worker_pb2.WorkerLoad:
+        """The worker's report of itself."""
+
+
+class EncoderService:
+    """Executes batches of requests."""
+
+    def __init__(self, around: Surroundings) -> None:
+        config, means = around.config, around.means
+        now_ns = means.clocks.now_ns
+        self.host = ModelHost(
+            config.repository,
+            kind=EncoderKind(
+                variants=config.variants,
+                open_session=around.open_session,
+                warmup=Warmup(
+                    self._on_engine,
+                    engine.RunToken,
+                    now_ns,
+                    config.warm_budget_ms * 1_000_000,
+                    around.service_ns,
+                ),
+                release=self._release,
+                profile_of=profiles_of(own_machine(config.intra_op_threads)),
+                warm_profiles=HostProfiles(
+                    default_cache().with_name("profiles"),
+                    around.profile_kind,
+                    means.wait_s,
+                    VariantProfile,
+                ),
+            ),
+            memory=memory_room,
+            on_change=around.notify,
+        )
+        self.engine = EngineLoop(
+            self.host,
+            bound=config.max_queued_items,
+            clocks=means.clocks,
+            make_token=engine.RunToken,
+            wake=around.loop.call_soon_threadsafe,
+            when_idle=engine.trim_memory,
+        )
+        self.drainer = Drainer(self.engine, around.changes.notify)
+        self._meter = means.meter
+        self._watchdog = Watchdog(self.engine, now_ns, around.loop.call_later)
+        parts = ExecuteParts(
+            engine=self.engine,
+            host=self.host,
+            watchdog=self._watchdog,
+            tracing=means.tracing,
+            load=self.load,
+            now_ns=now_ns,
+            max_message_bytes=config.max_message_bytes,
+        )
+        common = _common(around, self.host, self.drainer)
+        self.servicer: WorkerServicer = EncoderServicer(parts, **common)
+
+    def start(self) -> None:
+        """Starts the engine thread."""
+        self.engine.start()
+
+    async def stop(self) -> None:
+        """Ends the engine thread; work that is left is answered as unavailable."""
+        self._watchdog.stop()
+        await asyncio.to_thread(self.engine.stop)
+
+    def load(self) -> worker_pb2.WorkerLoad:
+        """The worker's report of itself."""
+        return convert.load_to(self.engine.state(), self._meter.latest)
+
+    def _on_engine(self, function: Callable[[], T]) -> T:
+        try:
+            return self.engine.call(function).result()
+        except CancelledError:
+            raise Unavailable("the worker is stopping") from None
+
+    def _release(self, function: Callable[[], None]) -> None:
+        try:
+            self.engine.call(function, in_turn=True).result()
+        except CancelledError:
+            raise Unavailable("the worker is stopping") from None
+
+
+class DecodeService:
+    """Generates text."""
+
+    def __init__(self, around: Surroundings) -> None:
+        config, means = around.config, around.means
+        now_ns = means.clocks.now_ns
+        self.engine = DecodeLoop(
+            clocks=means.clocks,
+            make_token=engine.RunToken,
+            wake=around.loop.call_soon_threadsafe,
+            when_idle=engine.trim_memory,
+        )
+        on_engine = OnEngine(self.engine)
+        kind = DecodeKind(
+            DecodeSettings(
+                variants=config.variants,
+                arena_bytes=config.arena_mib << 20,
+                half=config.kv_precision == "fp16",
+                max_waiting=config.max_queued_items,
+                policy=policy_named(config.scheduling),
+            ),
+            DecodeParts(
+                loop=self.engine,
+                open_session=around.open_session,
+                on_engine=on_engine,
+                warmup=DecodeWarmup(
+                    on_engine, now_ns, config.warm_budget_ms * 1_000_000, around.service_ns
+                ),
+                kept=HostProfiles(
+                    default_cache().with_name("profiles"),
+                    f"decode {around.profile_kind} {config.kv_precision} {config.spins}",
+                    means.wait_s,
+                    StepCost,
+                ),
+                draw_seed=lambda: int(means.generator.integers(1 << 63)),
+            ),
+        )
+        self.host = ModelHost(
+            config.repository, kind=kind, memory=memory_room, on_change=around.notify
+        )
+        self.drainer = Drainer(self.engine, around.changes.notify)
+        self._meter = means.meter
+        self._watchdog = Watchdog(self.engine, now_ns, around.loop.call_later)
+        parts = GenerateParts(
+            loop=self.engine,
+            host=self.host,
+            watchdog=self._watchdog,
+            tracing=means.tracing,
+            speech=kind.speech,
+            now_ns=now_ns,
+        )
+        common = _common(around, self.host, self.drainer)
+        self.servicer: WorkerServicer = DecodeServicer(parts, **common)
+
+    def start(self) -> None:
+        """Starts the engine thread."""
+        self.engine.start()
+
+    async def stop(self) -> None:
+        """Ends the engine thread; generations that are left end as unavailable."""
+        self._watchdog.stop()
+        await asyncio.to_thread(self.engine.stop)
+
+    def load(self) -> worker_pb2.WorkerLoad:
+        """The worker's report of itself."""
+        return convert.load_to(self.engine.state(), self._meter.latest, self.engine.loads)
+
+
+def _common(around: Surroundings, host: ModelHost, drainer: Drainer) -> dict[str, Any]:
+    return {
+        "worker_id": around.worker_id,
+        "engine_version": engine.runtime_info().library_version,
+        "host": host,
+        "drainer": drainer,
+        "changes": around.changes,
+        "exit_process": around.exit_process,
+    }
