@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -361,14 +361,28 @@ def text_of(events: Iterable[inference_pb2.GenerateResponse]) -> str:
     return "".join(event.delta.text for event in events if event.HasField("delta"))
 
 
+Generating = grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]
+
+
+async def rest(call: Generating) -> list[inference_pb2.GenerateResponse]:
+    """What a call still has to say; AioRpcError when it ends badly."""
+    events: list[inference_pb2.GenerateResponse] = []
+    await _read_into(call, events)
+    return events
+
+
 async def refusal(
-    call: AsyncIterable[inference_pb2.GenerateResponse],
+    call: Generating,
 ) -> tuple[grpc.aio.AioRpcError, list[inference_pb2.GenerateResponse]]:
     """The status that a stream ends with, and what came before."""
-    events = []
+    events: list[inference_pb2.GenerateResponse] = []
     try:
-        async for event in call:
-            events += [event]
+        await _read_into(call, events)
     except grpc.aio.AioRpcError as error:
         return error, events
     raise AssertionError("the call ended well")
+
+
+async def _read_into(call: Generating, events: list[inference_pb2.GenerateResponse]) -> None:
+    while isinstance(event := await call.read(), inference_pb2.GenerateResponse):
+        events.append(event)

@@ -19,6 +19,7 @@ from tests.contract.controlplane.decode_worker import (
     full,
     limits,
     refusal,
+    rest,
     text_of,
     writer,
     writers,
@@ -31,7 +32,7 @@ CODE = grpc.StatusCode
 async def test_a_generation_is_streamed_with_its_provenance_and_usage() -> None:
     worker = DecodeWorker()
     async with writers(worker) as house:
-        events = [event async for event in house.inference.Generate(ask(request_id="r7"))]
+        events = await rest(house.inference.Generate(ask(request_id="r7")))
         kinds = [event.WhichOneof("event") for event in events]
         assert kinds == ["admitted", *["delta"] * 4, "finished", "completed"]
         assert {event.request_id for event in events} == {"r7"}
@@ -62,7 +63,7 @@ async def test_what_the_worker_is_asked() -> None:
             first_token_target_ms=400,
             token_target_ms=30,
         )
-        assert [event async for event in house.inference.Generate(request)]
+        assert await rest(house.inference.Generate(request))
         (call,) = worker.calls
         assert list(call.prompt) == [4, 5]
         assert call.sampling == request.sampling and call.sampling.HasField("seed")
@@ -83,7 +84,7 @@ async def test_targets_deadline_and_floor_come_from_the_class() -> None:
     async with writers(worker, classes={"quick": quick, "strict": strict}) as house:
         for name in ("", "quick"):
             klass = inference_pb2.RequestClass(request_class=name)
-            assert [e async for e in house.inference.Generate(ask(request_class=klass))]
+            assert await rest(house.inference.Generate(ask(request_class=klass)))
         plain, named = worker.calls
         assert plain.token_target_us == 50_000 and plain.budget_us > 100_000_000
         assert 400_000 < plain.first_token_target_us <= 500_000
@@ -101,7 +102,7 @@ async def test_targets_deadline_and_floor_come_from_the_class() -> None:
 async def test_without_max_tokens_the_answer_may_fill_the_context() -> None:
     worker = DecodeWorker()
     async with writers(worker) as house:
-        assert [event async for event in house.inference.Generate(ask("once upon a"))]
+        assert await rest(house.inference.Generate(ask("once upon a")))
         assert worker.calls[0].limits.max_tokens == 64 - 3
 
 
@@ -114,7 +115,7 @@ async def test_a_chat_is_rendered_and_token_ids_are_taken_as_they_are() -> None:
             ask(tokens=inference_pb2.PromptTokens(ids=[7, 6])),
             ask("upon"),
         ):
-            assert [event async for event in house.inference.Generate(request)]
+            assert await rest(house.inference.Generate(request))
         prompts = [list(call.prompt) for call in worker.calls]
         # `<system>` is no word of this tokenizer.
         assert prompts[0] == [0, 6, 7, 2, 4, 5, 3]
@@ -254,7 +255,7 @@ async def test_metadata_readiness_and_status_show_the_model() -> None:
         assert metadata.name == WRITER and list(metadata.versions) == ["1"]
         index = await house.oip.RepositoryIndex(oip_pb2.RepositoryIndexRequest())
         assert [(entry.name, entry.state) for entry in index.models] == [(WRITER, "READY")]
-        assert [event async for event in house.inference.Generate(ask())]
+        assert await rest(house.inference.Generate(ask()))
         await house.load(worker, variant="writer-q4", decoding=3, total_blocks=256, free_blocks=99)
         status = await house.status()
         assert [p.model for p in status.pools] == []
@@ -285,7 +286,7 @@ async def test_the_best_variant_that_makes_its_target_answers() -> None:
         variants = []
         for target in (400, 15):
             request = ask(first_token_target_ms=target, limits=limits(max_tokens=2))
-            events = [event async for event in house.inference.Generate(request)]
+            events = await rest(house.inference.Generate(request))
             provenance = events[-1].completed.provenance
             variants.append((provenance.variant, provenance.approximation, provenance.reason))
         assert variants == [
@@ -299,10 +300,10 @@ async def test_a_floor_and_a_pin_hold_for_generations() -> None:
     worse = DecodeWorker("worse", [writer(quality=0.8)])
     async with writers(worse, good) as house:
         klass = inference_pb2.RequestClass(minimum_quality=0.9)
-        events = [e async for e in house.inference.Generate(ask(request_class=klass))]
+        events = await rest(house.inference.Generate(ask(request_class=klass)))
         assert events[-1].completed.provenance.quality == 0.95
         klass = inference_pb2.RequestClass(variant="writer-q4")
-        events = [e async for e in house.inference.Generate(ask(request_class=klass))]
+        events = await rest(house.inference.Generate(ask(request_class=klass)))
         assert events[-1].completed.provenance.worker_id == "worse"
 
 
@@ -317,7 +318,7 @@ async def test_prompts_ahead_are_refused_with_the_time_they_take() -> None:
         assert 450 <= int(trailers["retry-after-ms"]) <= 600
         assert worker.calls == []
         await house.load(worker, pending_prompt_tokens=0)
-        assert [event async for event in house.inference.Generate(ask())]
+        assert await rest(house.inference.Generate(ask()))
 
 
 async def test_a_workers_refusal_is_tried_elsewhere_and_passed_on() -> None:
@@ -330,7 +331,7 @@ async def test_a_workers_refusal_is_tried_elsewhere_and_passed_on() -> None:
         other = DecodeWorker("other", script=echo)
         await house.join(other)
         for _ in range(4):
-            events = [event async for event in house.inference.Generate(ask())]
+            events = await rest(house.inference.Generate(ask()))
             assert events[-1].completed.provenance.worker_id == "other"
         assert len(other.calls) == 4
         await house.at_rest()
