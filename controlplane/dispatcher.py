@@ -365,7 +365,7 @@ class Dispatcher:
         if pending.flight is not None:
             self._cancel_run(pending.flight, request)
         elif queued:
-            self._scheduler.withdraw(request)
+            self._scheduler.withdraw(request, self._now_ns())
         for flight in pending.others:
             self._cancel_run(flight, request)
 

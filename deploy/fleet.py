@@ -66,7 +66,10 @@ class DecileView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One model and the workers that serve it; `calibration` has ten deciles of chances."""
+    """One model and the workers that serve it; `calibration` has ten deciles of chances.
+
+    `door_margin` is what the door multiplies foretold waits by.
+    """
 
     model: str
     manifest_digest: str
@@ -78,6 +81,7 @@ class PoolView:
     variants: tuple[VariantView, ...]
     outcomes: Mapping[str, int]
     calibration: tuple[DecileView, ...]
+    door_margin: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,4 +253,5 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
             DecileView(decile.runs, decile.predicted, decile.observed)
             for decile in message.calibration
         ),
+        door_margin=message.door_margin,
     )

@@ -184,7 +184,7 @@ class World:
         """The caller hears that its time is up; a run that goes on ends at its worker."""
         if number in self._flight:
             if self._flight[number] is None:
-                self._scheduler.withdraw(self._requests[number])
+                self._scheduler.withdraw(self._requests[number], now)
             self._end(number, Ending.LATE, now)
 
     def _end(self, number: int, ending: Ending, now: int) -> None:

@@ -70,10 +70,12 @@ def admit(
     load: Load,
     bounds: Bounds,
     z: float,
+    margin: float = 1.0,
 ) -> Admission:
     """Decide for one newcomer whose best hope of being on time takes `service_ns`.
 
-    `slack_ns` is what it has left, `trip_ns` the way to a worker and back; `hopeful_ns` its
+    `slack_ns` is what it has left, `trip_ns` the way to a worker and back; `margin` stretches
+    the wait that the load foretells (`door.DoorMargin`); `hopeful_ns` is its
     service by profile or correction, whichever is less. An idle worker takes whatever
     still has a chance by the hopeful number: without completions a wrong correction would
     never heal.
@@ -82,7 +84,7 @@ def admit(
         return Admission(False, Refusal.EXPIRED, (), 0.0, 0)
     if load.workers < 1:
         return Admission(False, Refusal.NO_WORKER, (), 0.0, 0)
-    done = trip_ns + completion_ns(service_ns, sigma, z, load.wait_ns, load.workers)
+    done = trip_ns + completion_ns(service_ns, sigma, z, margin * load.wait_ns, load.workers)
     if load.queued >= bounds.max_items:
         return Admission(False, Refusal.QUEUE_FULL, (), done, _drain_ms(load.total_ns, load))
     over = load.total_ns + service_ns - bounds.max_work_ns * load.workers

@@ -15,6 +15,7 @@ class Arrival(NamedTuple):
 
     `estimates` are their predictions, `nominal_ns` the same without the online correction,
     `slack_ns` the time until its deadline, `trip_ns` the way to a worker and back.
+    `margin` stretches what is foretold of the wait, for policies that keep one (`DoorMargin`).
     `table` holds the variants' profiles, `in_flight` counts the requests that workers hold,
     `cpu_percent` is the smoothed use of the workers' whole machines, 0 to 100.
     """
@@ -28,6 +29,7 @@ class Arrival(NamedTuple):
     load: Load
     bounds: Bounds
     table: VariantTable
+    margin: float = 1.0
     in_flight: int = 0
     cpu_percent: float = 0.0
 
@@ -36,7 +38,9 @@ class Arrival(NamedTuple):
         predicted = [estimate.predicted_ns for estimate in self.estimates]
         return predicted.index(min(predicted))
 
-    def admit(self, place: int, variants: tuple[int, ...], z: float) -> Admission:
+    def admit(
+        self, place: int, variants: tuple[int, ...], z: float, margin: float = 1.0
+    ) -> Admission:
         """Admit for `variants` if the estimate at `place` is in time; see `admission.admit`."""
         estimate = self.estimates[place]
         return admit(
@@ -49,4 +53,5 @@ class Arrival(NamedTuple):
             load=self.load,
             bounds=self.bounds,
             z=z,
+            margin=margin,
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.policy.admission import Admission, Load
+from controlplane.policy.admission import Admission
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.margins import needed_ns
 from controlplane.policy.records import Decision
@@ -41,19 +41,22 @@ class Early:
         roomy = load.queued < bounds.max_items and load.workers > 0
         if roomy and load.total_ns <= bounds.max_work_ns * load.workers:
             for estimate in arrival.estimates:
-                needed = self._needed_ns(estimate, load, arrival.trip_ns)
+                needed = self._needed_ns(estimate, arrival)
                 if needed <= arrival.slack_ns:
                     return Admission(True, "", (estimate.variant,), needed, 0)
         place = arrival.fastest()
         # Refuses, unless a worker idles and a wrong correction can only heal by a run.
-        return arrival.admit(place, (arrival.estimates[place].variant,), self.confidence_z)
+        return arrival.admit(
+            place, (arrival.estimates[place].variant,), self.confidence_z, arrival.margin
+        )
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """Run the fixed variant unless the request has expired."""
         return fixed(estimates[0], situation, Reason.FIXED_AT_ARRIVAL)
 
-    def _needed_ns(self, estimate: Estimate, load: Load, trip_ns: float) -> float:
+    def _needed_ns(self, estimate: Estimate, arrival: Arrival) -> float:
         """Time until the newcomer is done on this variant, with its margin."""
         service, sigma = estimate.predicted_ns, estimate.sigma
-        spread = sigma * math.sqrt(load.wait_ns * service / load.workers)
-        return needed_ns(service, sigma, self.confidence_z, trip_ns + load.wait_ns, spread)
+        wait = arrival.margin * arrival.load.wait_ns
+        spread = sigma * math.sqrt(wait * service / arrival.load.workers)
+        return needed_ns(service, sigma, self.confidence_z, arrival.trip_ns + wait, spread)

@@ -30,7 +30,7 @@ class Orchid:
 
     def admit(self, arrival: Arrival) -> Admission:
         """Refuse what would be late even on its fastest eligible variant."""
-        return arrival.admit(arrival.fastest(), arrival.eligible, self.confidence_z)
+        return arrival.admit(arrival.fastest(), arrival.eligible, self.confidence_z, arrival.margin)
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """The design's rule for the head of the queue."""

@@ -8,6 +8,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
+from controlplane.policy.door import DoorMargin
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.foresight import Foresight
@@ -41,6 +42,7 @@ class Pool:
         self.busy = BusyWork()
         self.free_times = FreeTimes()
         self.demand = Demand()
+        self.door = DoorMargin()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
         self._settings = settings
@@ -84,11 +86,12 @@ class Pool:
         """
         nominal = self._nominal(request)
         estimates = self.foresight.estimates(request.eligible, nominal)
+        slack_ns = request.deadline_ns - now_ns
         self.demand.arrive(min([estimate.predicted_ns for estimate in estimates]), now_ns)
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
-                slack_ns=request.deadline_ns - now_ns,
+                slack_ns=slack_ns,
                 trip_ns=trip_ns,
                 eligible=request.eligible,
                 estimates=estimates,
@@ -96,11 +99,13 @@ class Pool:
                 load=self._load(request.deadline_ns, now_ns),
                 bounds=self._settings.bounds,
                 table=self.table,
+                margin=self.door.stretch(slack_ns, self.own_work_ns(), self.queued),
                 in_flight=in_flight,
                 cpu_percent=cpu_percent,
             )
         )
         if admission.admitted:
+            request.tightness = admission.completion_ns / slack_ns
             best = request.eligible[0]
             if admission.variants != request.eligible:
                 request.eligible = admission.variants
@@ -124,13 +129,16 @@ class Pool:
             return True
         return opened and not (self.held and self.queued < self._settings.max_batch)
 
-    def withdraw(self, request_id: int) -> bool:
+    def withdraw(self, request_id: int, now_ns: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
         self.held = False
         entry = self._queue.cancel(request_id)
-        if entry is not None:
-            self._forget(entry)
-        return entry is not None
+        if entry is None:
+            return False
+        self._forget(entry)
+        if entry.request.deadline_ns <= now_ns:
+            self.door.settle(entry.request.tightness, on_time=False)
+        return True
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
@@ -153,6 +161,7 @@ class Pool:
                 chance = chosen.chance(situation.slack_ns, trip_ns + taker.start_ns)
                 decision = decision._replace(chance=chance)
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
+            self.door.settle(entry.request.tightness, on_time=False)
             return Choice(decision, None, (entry.request,), 0, (False,))
         return None
 

@@ -58,6 +58,7 @@ class Request:
 
     `shapes` is keyed by tokenizer name ("" for tensor input). A request may be
     dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
+    `tightness` is the share of its time that the door foretold it to need.
     """
 
     id: int
@@ -70,6 +71,7 @@ class Request:
     traceparent: str = ""
     preprocess_ns: int = 0
     eligible: tuple[int, ...] = ()
+    tightness: float = 0.0
     dispatches: int = 0
     dispatched_ns: int = 0
 

@@ -85,10 +85,10 @@ class Scheduler:
         for pool in self.pools.values():
             pool.policy.refresh(now_ns)
 
-    def withdraw(self, request: Request) -> bool:
+    def withdraw(self, request: Request, now_ns: int) -> bool:
         """Take a request out of its queue; False when it is not queued."""
         pool = self.pools.get(request.model)
-        return pool is not None and pool.withdraw(request.id)
+        return pool is not None and pool.withdraw(request.id, now_ns)
 
     def requeue(self, request: Request, flight: Flight) -> bool:
         """Queue a request of a failed flight again; False when its queue is full.
@@ -146,6 +146,9 @@ class Scheduler:
             self._learn(flight, now_ns, run_ns, whole)
             if flight.direct:
                 self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
+        for request in flight.requests:
+            if (whole and run_ns) or now_ns >= request.deadline_ns:
+                flight.pool.door.settle(request.tightness, now_ns <= request.deadline_ns)
         self._hands.take_off(slot, flight, now_ns)
         return flight
 

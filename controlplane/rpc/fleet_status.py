@@ -171,6 +171,7 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
             )
             for decile in pool.foresight.calibration.deciles()
         ],
+        door_margin=pool.door.factor,
     )
 
 

@@ -59,7 +59,8 @@ def _pool_line(pool: PoolView) -> Text:
     outcomes = ", ".join(f"{name} {n}" for name, n in sorted(pool.outcomes.items()) if n)
     return Text(
         f"model {pool.model} on {pool.workers} worker(s): {pool.state}; queued {pool.queued}, "
-        f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms"
+        f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms, "
+        f"door margin {pool.door_margin:.2f}"
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
     )

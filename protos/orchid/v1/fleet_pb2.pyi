@@ -358,6 +358,7 @@ class PoolStatus(_message.Message):
     VARIANTS_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
+    DOOR_MARGIN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -365,6 +366,8 @@ class PoolStatus(_message.Message):
     queued: _builtins.int
     in_flight: _builtins.int
     predicted_work_ms: _builtins.float
+    door_margin: _builtins.float
+    """What the door multiplies foretold waits by, at least 1, so that the admitted are on time."""
     @_builtins.property
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariantStatus]: ...
     @_builtins.property
@@ -386,10 +389,11 @@ class PoolStatus(_message.Message):
         variants: _abc.Iterable[Global___VariantStatus] | None = ...,
         outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         calibration: _abc.Iterable[Global___CalibrationDecile] | None = ...,
+        door_margin: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
         VariantView(name, True, "", 0.0, measured, 1000.0, 1.0, 0.1, 0)
         for name, measured in (("useless", True), ("unknown", False))
     )
-    pool = PoolView("m", "sha256:a", "ready", 1, 0, 0, 0.0, variants, {}, ())
+    pool = PoolView("m", "sha256:a", "ready", 1, 0, 0, 0.0, variants, {}, (), 1.25)
     status = FleetStatus("cp", "1", "orchid", 1.0, (), (pool,), 0, 0, 0, 0.0, 0, {})
     console = Console(width=120, record=True, file=io.StringIO())
     for table in status_tables(status):

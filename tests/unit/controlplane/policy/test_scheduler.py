@@ -60,7 +60,7 @@ def test_the_variant_is_chosen_when_a_worker_frees_not_before() -> None:
     admit(made, request(40), request(60))
     first = step(made, 0)
     assert made.next_step(0) is None
-    admit(made, *(request(60) for _ in range(8)))
+    admit(made, *(request(60) for _ in range(6)))
     end(made, first, 10)
     assert step(made, 10).candidate.name == "fast"
 
@@ -328,8 +328,8 @@ def test_nothing_is_lost_or_counted_twice(events: list[tuple[str, int]]) -> None
                 queued[newcomer.id] = newcomer
         elif kind == "cancel" and queued:
             victim = queued[sorted(queued)[value % len(queued)]]
-            assert made.withdraw(victim)
-            assert not made.withdraw(victim)
+            assert made.withdraw(victim, now)
+            assert not made.withdraw(victim, now)
             del queued[victim.id]
         elif kind == "finish" and flights:
             flight = flights.pop(sorted(flights)[value % len(flights)])
@@ -357,5 +357,5 @@ def test_nothing_is_lost_or_counted_twice(events: list[tuple[str, int]]) -> None
     for number in (1, 2, 3):
         made.remove_worker(number)
     for each in queued.values():
-        assert made.withdraw(each)
+        assert made.withdraw(each, now)
     assert clean(made)

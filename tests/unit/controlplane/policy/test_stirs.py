@@ -69,6 +69,6 @@ def test_who_stirs_nothing_leaves_nothing_to_do(
             done = flights.pop(0)
             made.finished(done.worker, done.id, now, run_ns=done.nominal_ns)
         elif kind == "leave" and waiting:
-            made.withdraw(waiting.pop(0))
+            made.withdraw(waiting.pop(0), now)
             continue
         drain(made, now, flights)

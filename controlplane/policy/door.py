@@ -1,0 +1,47 @@
+"""How far the door trusts its own forecasts: a margin that misses widen and hits narrow."""
+
+from __future__ import annotations
+
+# What a pool that has seen nothing allows for.
+_FIRST = 1.5
+_LARGEST = 3.0
+# A miss widens the margin by this; the share of misses at which hits make up for it.
+_WIDEN = 0.05
+_MISS_SHARE = 0.01
+_NARROW = _WIDEN * _MISS_SHARE / (1.0 - _MISS_SHARE)
+# Whoever was foretold to need less of its time than this owes nothing to the margin.
+_TIGHT = 0.5
+# Where so few services fit a deadline there is no margin, from twice as many on all of it.
+_FEW_SERVICES = 7.0
+
+
+class DoorMargin:
+    """What the wait that is foretold at the door is multiplied by, 1 to 3.
+
+    Whoever is admitted in a flood waits for as long as the door allows, so an error that
+    many runs share (a machine that slows down for a second) is met by all of them at once.
+    The margin settles where one in a hundred of those admitted with little to spare misses.
+    """
+
+    __slots__ = ("factor",)
+
+    def __init__(self) -> None:
+        self.factor = _FIRST
+
+    def stretch(self, slack_ns: int, queued_ns: float, queued: int) -> float:
+        """The multiplier for a request with this slack, behind so much work in so many requests.
+
+        A short queue pays for a margin with idle workers, and its errors are those of a few
+        runs, which the door's standard deviations cover.
+        """
+        if queued < 1 or queued_ns <= 0.0:
+            return 1.0
+        share = slack_ns * queued / (queued_ns * _FEW_SERVICES) - 1.0
+        return 1.0 + (self.factor - 1.0) * min(max(share, 0.0), 1.0)
+
+    def settle(self, tightness: float, on_time: bool) -> None:
+        """An admitted request has ended; the door had foretold `tightness` of its time for it."""
+        if tightness < _TIGHT:
+            return
+        moved = self.factor - _NARROW if on_time else self.factor + _WIDEN
+        self.factor = min(max(moved, 1.0), _LARGEST)
