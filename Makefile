@@ -25,7 +25,7 @@ setup: $(COMPILED) ## virtual environment with the extension built and the hot m
 $(READY): pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing dependencies and building: two or three minutes'
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,bench,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[models,http,bench,dev]'
 	touch $@
 
 # Edited sources run as they are until they are compiled again (docs/decisions/0022).

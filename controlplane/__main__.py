@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import psutil
 import uvloop
@@ -28,6 +29,9 @@ from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.server import ControlPlaneServer, Parts
 from controlplane.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from controlplane.http.door import HttpDoor
 
 log = logging.getLogger("controlplane")
 
@@ -83,19 +87,46 @@ class ControlPlane:
                 repository=FleetRepository(self._fleet),
                 fleet=self._fleet,
                 version=status.version,
-                wall_ms=lambda: time.time_ns() // 1_000_000,
+                wall_ms=_wall_ms,
+            ),
+        )
+        self._http = self._http_door(registry) if config.http_listen else None
+
+    def _http_door(self, registry: Registry) -> HttpDoor:
+        try:
+            from controlplane.http.door import Behind, HttpDoor
+        except ModuleNotFoundError as error:
+            raise MissingExtra(
+                f"http_listen is set, but package {error.name!r} of the extra `http` is missing: "
+                "pip install 'orchid[http]'"
+            ) from None
+        return HttpDoor(
+            self._config,
+            Behind(
+                intake=self._server.intake,
+                catalogue=self._server.catalogue,
+                registry=registry,
+                now_ns=time.monotonic_ns,
+                wall_ms=_wall_ms,
             ),
         )
 
-    async def start(self) -> str:
-        """Serve; returns the bound address. Raises OSError when it cannot be bound."""
-        return await self._server.start()
+    async def start(self) -> tuple[str, str]:
+        """Serve; returns the bound addresses of gRPC and of HTTP, "" where that is not served.
+
+        Raises OSError when one cannot be bound.
+        """
+        address = await self._server.start()
+        return address, await self._http.start() if self._http is not None else ""
 
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""
         grace_s = self._config.deadline_cap_ms / 1000
         # What outlasts the grace is told why before its call is cancelled.
-        stopping = asyncio.create_task(self._server.stop(grace_s + _FAREWELL_S))
+        doors = [self._server.stop(grace_s + _FAREWELL_S)]
+        if self._http is not None:
+            doors.append(self._http.stop(grace_s + _FAREWELL_S))
+        stopping = asyncio.gather(*doors)
         self._generations.drain()
         try:
             async with asyncio.timeout(grace_s):
@@ -114,6 +145,14 @@ class ControlPlane:
         self._telemetry.close()
 
 
+class MissingExtra(Exception):
+    """The configuration asks for what an optional package gives that is not installed."""
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def own_version() -> str:
     """Version of the installed package, "unknown" when it runs from a bare checkout."""
     try:
@@ -126,19 +165,25 @@ async def run(
     config: ControlPlaneConfig,
     *,
     ready: Callable[[str], None] | None = None,
+    http_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until `stop` is set, then finish what was accepted.
 
-    `ready` is called once with the bound address. Raises OSError when the address of the
-    configuration cannot be bound.
+    `ready` is called once with the bound address, before it `http_ready` with that of HTTP
+    when it is served. Raises OSError when an address of the configuration cannot be bound,
+    MissingExtra when HTTP is asked for without its packages.
     """
     control_plane = ControlPlane(config, asyncio.get_running_loop())
-    address = await control_plane.start()
+    address, http_address = await control_plane.start()
     # What exists by now lives as long as the process; the collector need not look at it.
     gc.collect()
     gc.freeze()
     log.info("serving on %s with policy %s", address, config.policy)
+    if http_address:
+        log.info("serving HTTP on %s", http_address)
+        if http_ready is not None:
+            http_ready(http_address)
     if ready is not None:
         ready(address)
     try:
@@ -149,16 +194,23 @@ async def run(
 
 
 async def _run_until_signal(
-    config: ControlPlaneConfig, ready: Callable[[str], None] | None
+    config: ControlPlaneConfig,
+    ready: Callable[[str], None] | None,
+    http_ready: Callable[[str], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(config, ready=ready, stop=stop)
+    await run(config, ready=ready, http_ready=http_ready, stop=stop)
 
 
-def main(config: ControlPlaneConfig, *, ready: Callable[[str], None] | None = None) -> None:
+def main(
+    config: ControlPlaneConfig,
+    *,
+    ready: Callable[[str], None] | None = None,
+    http_ready: Callable[[str], None] | None = None,
+) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
     Exits with status 1 and one line of explanation when it cannot start.
@@ -169,8 +221,8 @@ def main(config: ControlPlaneConfig, *, ready: Callable[[str], None] | None = No
     )
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run_until_signal(config, ready))
-        except OSError as error:
+            uvloop.run(_run_until_signal(config, ready, http_ready))
+        except (OSError, MissingExtra) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None
 

@@ -97,6 +97,7 @@ class TelemetryConfig:
 class ControlPlaneConfig:
     """Everything the control plane can be told.
 
+    `http_listen` is where OpenAI's API is served, empty for nowhere.
     `reserve_fraction` is the share of a deadline that waiting work may take before
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
@@ -111,6 +112,7 @@ class ControlPlaneConfig:
     """
 
     listen: str = "127.0.0.1:8900"
+    http_listen: str = ""
     policy: PolicyName = "price"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
@@ -146,6 +148,10 @@ class ControlPlaneConfig:
         if not self.listen.startswith("unix:") and port.isdigit() and int(port) > 65535:
             # The transport would take the port modulo 65536.
             raise ValueError(f"listen: a port is at most 65535, got {self.listen!r}")
+        host, _, http_port = self.http_listen.rpartition(":")
+        usable = bool(host) and http_port.isdecimal() and int(http_port) <= 65535
+        if self.http_listen and not usable:
+            raise ValueError(f"http_listen must be host:port, got {self.http_listen!r}")
         if not 0.0 <= self.quality_resolution < 1.0:
             raise ValueError(f"quality_resolution must be in [0, 1), got {self.quality_resolution}")
         at_least = {

@@ -1,6 +1,7 @@
 """Entry of a process that a launcher starts: `python -m deploy.child SERVICE ...`.
 
-It dies with its launcher, and writes the bound address to a file once it serves.
+It dies with its launcher, and writes the bound address to a file once it serves,
+before it that of HTTP to another.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from deploy import lifeline
 from deploy.config import ConfigError
+from deploy.process import http_file
 from deploy.services import SERVICES, serve
 
 
@@ -27,10 +29,10 @@ def main() -> int:
     options = parser.parse_args()
     lifeline.watch(options.lifeline)
 
-    def announce(address: str) -> None:
-        partial = options.address_file.with_suffix(".partial")
+    def announce(address: str, file: Path = options.address_file) -> None:
+        partial = file.with_suffix(".partial")
         partial.write_text(address)
-        partial.replace(options.address_file)
+        partial.replace(file)
 
     try:
         serve(
@@ -39,6 +41,7 @@ def main() -> int:
             env=os.environ,
             overrides=options.overrides,
             ready=announce,
+            http_ready=lambda address: announce(address, http_file(options.address_file)),
         )
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")

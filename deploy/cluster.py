@@ -36,14 +36,16 @@ class ClusterSpec:
     """What to run.
 
     `listen` of the control plane may end in ":0" for a free port, which restarts then
-    keep; None leaves it to the configuration. `controlplane` and `worker` override
-    configuration keys, `env` adds variables. `supervise` restarts what dies.
+    keep; None leaves it to the configuration; `http` is the same for HTTP. `controlplane`
+    and `worker` override configuration keys, `env` adds variables. `supervise` restarts
+    what dies.
     """
 
     workers: int
     directory: Path
     config: Path | None = None
     listen: str | None = None
+    http: str | None = None
     policy: str | None = None
     repository: Path | None = None
     models: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ class LocalCluster:
         self._members: dict[str, _Member] = {}
         self._next_worker = 0
         self._address = ""
+        self._http_address = ""
         self._policy = spec.policy
         self._phase = ("starting", "")
         self._models: frozenset[str] = frozenset()
@@ -177,6 +180,11 @@ class LocalCluster:
         """Where the control plane listens."""
         return self._address
 
+    @property
+    def http_address(self) -> str:
+        """Where the control plane serves HTTP; empty when it does not."""
+        return self._http_address
+
     def start_controlplane(self, *, policy: str | None = None, timeout_s: float = 60.0) -> None:
         """Starts the control plane at the address it had before, with another policy if given."""
         with self._lock:
@@ -187,6 +195,9 @@ class LocalCluster:
             listen = self._address or self.spec.listen
             if listen is not None:
                 overrides["listen"] = listen
+            http = self._http_address or self.spec.http
+            if http is not None:
+                overrides["http_listen"] = http
             child = self._start_member(self._child_spec("controlplane", "controlplane", overrides))
         deadline = time.monotonic() + timeout_s
         while (address := child.address) is None:
@@ -194,7 +205,7 @@ class LocalCluster:
                 child.kill()
                 raise ClusterError(f"the control plane did not start\n{child.log_tail()}")
             time.sleep(_POLL_S)
-        self._address = address
+        self._address, self._http_address = address, child.http_address
         self._record()
 
     def stop_controlplane(self) -> None:
@@ -366,6 +377,7 @@ class LocalCluster:
                     address=self._address,
                     policy=self._policy or "",
                     workers=workers,
+                    http=self._http_address,
                 )
             )
 
@@ -387,6 +399,8 @@ class LocalCluster:
             member.restart_at = 0.0
             if member.spec.name == "controlplane":
                 overrides = {**member.spec.overrides, "listen": self._address}
+                if self._http_address:
+                    overrides["http_listen"] = self._http_address
                 member.spec = replace(member.spec, overrides=overrides)
             member.child.wait(0)
             try:

@@ -37,7 +37,8 @@ class Child:
         self._address_file = spec.directory / "run" / f"{spec.name}.address"
         for path in (self.log_path, self._address_file):
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._address_file.unlink(missing_ok=True)
+        for path in (self._address_file, http_file(self._address_file)):
+            path.unlink(missing_ok=True)
         reading, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "deploy.child", spec.service]
         command += ["--lifeline", str(reading), "--address-file", str(self._address_file)]
@@ -87,6 +88,14 @@ class Child:
         except FileNotFoundError:
             return None
 
+    @property
+    def http_address(self) -> str:
+        """Where it serves HTTP; empty when it does not. Known once `address` is."""
+        try:
+            return http_file(self._address_file).read_text()
+        except FileNotFoundError:
+            return ""
+
     def signal(self, number: int) -> None:
         """Sends a signal; nothing when it has ended."""
         if self.alive:
@@ -124,3 +133,8 @@ class Child:
             log.seek(0, os.SEEK_END)
             log.seek(max(self._log_start, log.tell() - limit))
             return log.read().decode(errors="replace")
+
+
+def http_file(address_file: Path) -> Path:
+    """The file beside `address_file` that holds a process's HTTP address."""
+    return address_file.with_suffix(".http")

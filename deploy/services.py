@@ -43,10 +43,12 @@ def serve(
     env: Mapping[str, str],
     overrides: Mapping[str, Any],
     ready: Callable[[str], None],
+    http_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Runs "controlplane" or "worker" until a signal ends it.
 
-    `ready` is called once with the address that was bound. Raises ConfigError (also for
+    `ready` is called once with the address that was bound, before it `http_ready` with
+    that of HTTP when it is served. Raises ConfigError (also for
     more threads than there are granted cores), and SystemExit(1) when the service cannot
     start.
     """
@@ -55,7 +57,7 @@ def serve(
         from controlplane.config import ControlPlaneConfig
 
         chosen = load_config(ControlPlaneConfig, service, config, env, overrides)
-        run_controlplane(chosen, ready=ready)
+        run_controlplane(chosen, ready=ready, http_ready=http_ready)
     else:
         from worker.__main__ import main as run_worker
 

@@ -34,7 +34,10 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """A running cluster; `phase` is "starting", "ready", "stopping" or "failed"."""
+    """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
+
+    `http` is where the control plane serves HTTP, empty for nowhere.
+    """
 
     launcher_pid: int
     launcher_started: float
@@ -44,6 +47,7 @@ class ClusterRecord:
     address: str
     policy: str
     workers: tuple[WorkerRecord, ...]
+    http: str = ""
 
 
 class StateDirectory:

@@ -11,7 +11,6 @@ from controlplane.errors import InvalidRequest, TooLate
 from controlplane.policy.records import Answer, Request, Shape, TensorPayload, TokenPayload
 from controlplane.registry import ModelInfo
 from controlplane.rpc.asks import Ask
-from controlplane.rpc.services import Context
 from controlplane.rpc.status import shown
 
 TRACEPARENT = "traceparent"
@@ -39,6 +38,14 @@ class Tokenizing(Protocol):
     def tokenize_now(self, model: ModelInfo, texts: Sequence[str]) -> Tokens | None: ...
 
     def vocabulary(self, model: ModelInfo, tokenizer: str) -> int: ...
+
+
+class Caller(Protocol):
+    """What the intake needs of a call, whatever carried it."""
+
+    def time_remaining(self) -> float | None: ...
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None: ...
 
 
 class Intake:
@@ -69,7 +76,7 @@ class Intake:
             left = self._config.deadline_ms(ask.klass.name, 0) * 1_000_000
         return at_ns + left
 
-    def traceparent(self, context: Context) -> str:
+    def traceparent(self, context: Caller) -> str:
         """The caller's W3C trace context; empty when it sent none or nobody wants it."""
         if self._traced:
             for key, value in context.invocation_metadata() or ():
@@ -77,7 +84,7 @@ class Intake:
                     return value
         return ""
 
-    async def answer(self, ask: Ask, at_ns: int, context: Context) -> Answer:
+    async def answer(self, ask: Ask, at_ns: int, context: Caller) -> Answer:
         """Queue one unary call and wait for its end; the caller's cancel is passed on.
 
         Raises the ControlPlaneError that the request ends with.

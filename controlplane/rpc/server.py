@@ -58,8 +58,8 @@ class ControlPlaneServer:
     def __init__(self, config: ControlPlaneConfig, parts: Parts) -> None:
         self._config = config
         self._server = grpc.aio.server(options=_options(config))
-        intake = Intake(config, parts.queue, parts.tokenizing)
-        catalogue = Catalogue(parts.registry, Statistics(parts.wall_ms))
+        intake = self.intake = Intake(config, parts.queue, parts.tokenizing)
+        catalogue = self.catalogue = Catalogue(parts.registry, Statistics(parts.wall_ms))
         self._streams = OpenStreams(intake)
         oip = OipServicer(
             intake, self._streams, catalogue, parts.registry, parts.repository, parts.version

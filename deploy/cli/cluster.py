@@ -41,6 +41,13 @@ def up(
     listen: Annotated[
         str | None, typer.Option(help="Where the control plane serves. Default: its configuration.")
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            help="Where OpenAI's API is served over HTTP, host:port. Default: its configuration, "
+            "which is nowhere."
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when ready; `orchid down` stops it.")
     ] = False,
@@ -89,6 +96,7 @@ def up(
         directory=state,
         config=config,
         listen=listen,
+        http=http,
         policy=policy,
         repository=repository,
         supervise=True,
@@ -124,7 +132,8 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
             _print_status(console, status)
             if cluster.failed:
                 warn(failures(cluster.failed))
-            console.print(f"serving on [bold]{cluster.address}[/]; Ctrl-C stops it")
+            served = _served(cluster.address, cluster.http_address)
+            console.print(f"serving on {served}; Ctrl-C stops it")
 
         cluster = LocalCluster(spec)
         run_until_signalled(cluster, ready_timeout_s=timeout, on_progress=show, on_ready=ready)
@@ -143,6 +152,7 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
         "--timeout": timeout,
         "--config": spec.config,
         "--listen": spec.listen,
+        "--http": spec.http,
         "--policy": spec.policy,
     }
     arguments = ["--oversubscribe"]
@@ -159,9 +169,15 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
         )
     usual = spec.directory == DEFAULT_STATE
     stop = "orchid down" if usual else f"orchid down --state {spec.directory}"
-    console.print(f"serving on [bold]{record.address}[/]; `{stop}` stops it")
+    served = _served(record.address, record.http)
+    console.print(f"serving on {served}; `{stop}` stops it")
     if record.message:
         fail(record.message, "the other models serve; repair these, then `orchid models load`")
+
+
+def _served(address: str, http: str) -> str:
+    """Where a cluster serves, for a console."""
+    return f"[bold]{address}[/]" + (f" and [bold]http://{http}/v1[/]" if http else "")
 
 
 def down(state: StateOption = DEFAULT_STATE) -> None:

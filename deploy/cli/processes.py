@@ -14,6 +14,9 @@ from deploy.cli.output import ConfigOption, fail
 def controlplane(
     config: ConfigOption = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve on.")] = None,
+    http_listen: Annotated[
+        str | None, typer.Option(help="host:port to serve OpenAI's API on. Default: nowhere.")
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
     ] = None,
@@ -23,7 +26,8 @@ def controlplane(
     Settings come from the file's `controlplane:` section, then ORCHID_CONTROLPLANE_*
     variables, then these options.
     """
-    _serve("controlplane", config, {"listen": listen, "policy": policy})
+    overrides = {"listen": listen, "http_listen": http_listen, "policy": policy}
+    _serve("controlplane", config, overrides)
 
 
 def worker(
@@ -54,6 +58,7 @@ def _serve(service: str, config: Path | None, options: dict[str, Any]) -> None:
             env=os.environ,
             overrides={key: value for key, value in options.items() if value is not None},
             ready=lambda address: typer.echo(f"{service} listens on {address}", err=True),
+            http_ready=lambda address: typer.echo(f"{service} serves HTTP on {address}", err=True),
         )
     except ConfigError as error:
         fail(str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import httpx2
 import pytest
 
 from controlplane.__main__ import run
@@ -38,5 +39,23 @@ async def test_an_address_in_use_ends_the_start() -> None:
         taken = await address
         with pytest.raises(OSError, match=taken):
             await run(ControlPlaneConfig(listen=taken), stop=stop)
+        stop.set()
+        await running
+
+
+async def test_http_is_served_where_it_is_asked_for() -> None:
+    addresses: list[str] = []
+    ready = asyncio.Event()
+    stop = asyncio.Event()
+    config = ControlPlaneConfig(listen="127.0.0.1:0", http_listen="127.0.0.1:0")
+    running = asyncio.create_task(
+        run(config, ready=lambda _: ready.set(), http_ready=addresses.append, stop=stop)
+    )
+    async with asyncio.timeout(30), httpx2.AsyncClient() as client:
+        await ready.wait()
+        response = await client.get(f"http://{addresses[0]}/health")
+        assert (response.status_code, response.json()["models"]) == (503, {})
+        with pytest.raises(OSError, match=f"cannot listen for HTTP on {addresses[0]}"):
+            await run(ControlPlaneConfig(listen="127.0.0.1:0", http_listen=addresses[0]), stop=stop)
         stop.set()
         await running

@@ -1,0 +1,52 @@
+"""The routes of the HTTP front door."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from controlplane.errors import ControlPlaneError
+from controlplane.http.calls import Call, Endpoint, Handler, Settings
+from controlplane.http.embeddings import Embeddings
+from controlplane.http.models import Models
+from controlplane.http.problems import NoRoute, WrongMethod, problem_of
+from controlplane.rpc.status import shown
+
+
+def application(settings: Settings, models: Models, embeddings: Embeddings) -> Starlette:
+    """The ASGI application; everything it answers is JSON or server-sent events."""
+
+    def reads(path: str, handler: Handler) -> Route:
+        return Route(path, Endpoint(handler, settings, reads=True), methods=["POST"])
+
+    def shows(path: str, handler: Handler) -> Route:
+        return Route(path, Endpoint(handler, settings), methods=["GET"])
+
+    async def refused(request: Request, error: Exception) -> Response:
+        problem = problem_of(_refusal(request, error))
+        call = Call(request.scope, request.receive, settings)
+        headers = {"x-request-id": call.id, "content-type": "application/json"}
+        return Response(problem.body(), problem.status, {**headers, **problem.headers()})
+
+    return Starlette(
+        routes=[
+            shows("/health", models.health),
+            shows("/health/live", models.live),
+            shows("/v1/models", models.index),
+            shows("/v1/models/{model:path}", models.one),
+            reads("/v1/embeddings", embeddings.create),
+        ],
+        exception_handlers={HTTPException: refused},
+    )
+
+
+def _refusal(request: Request, error: Exception) -> ControlPlaneError:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {shown(request.url.path)}"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return WrongMethod(f"{what} is not supported; allowed: {allowed}", allowed)
+    return NoRoute(f"{what} is not here; docs/openai-http.md lists what is")

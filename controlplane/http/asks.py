@@ -1,0 +1,84 @@
+"""What bodies and headers ask for together, in domain values."""
+
+from __future__ import annotations
+
+from controlplane.errors import NotFound
+from controlplane.http.calls import PRIVACY_CLASS, REQUEST_CLASS, TENANT, Call
+from controlplane.http.fields import Demands
+from controlplane.http.problems import InvalidField, ModelNotFound
+from controlplane.policy.records import Provenance, RequestClass
+from controlplane.rpc.asks import LIMITS, MAX_NAME, explicit_deadline, request_class
+from controlplane.rpc.catalogue import Catalogue, ModelView
+
+_MS = 1_000_000
+
+
+def find(catalogue: Catalogue, name: str) -> ModelView:
+    """The model called `name`; raises ModelNotFound, or Unavailable while no worker has it."""
+    try:
+        return catalogue.view(name)
+    except NotFound as error:
+        raise ModelNotFound(str(error)) from None
+
+
+def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
+    """Who asks and what the answer must satisfy: the body's word, else the headers'.
+
+    The tenant is the body's `tenant`, the header's, or `user`, in this order.
+    """
+    for field, value in (("user", body.user), (TENANT, call.headers.get(TENANT))):
+        if value is not None and len(value) > MAX_NAME:
+            raise InvalidField(field, f"has {len(value)} characters; at most {MAX_NAME}")
+    prohibited = body.prohibited_variants or ()
+    if len(prohibited) > LIMITS.names:
+        raise InvalidField("prohibited_variants", f"has {len(prohibited)}; at most {LIMITS.names}")
+    return request_class(
+        view,
+        tenant=body.tenant or call.headers.get(TENANT) or body.user or "",
+        name=body.request_class or call.headers.get(REQUEST_CLASS, ""),
+        privacy_class=body.privacy_class or call.headers.get(PRIVACY_CLASS, ""),
+        minimum_quality=body.minimum_quality or 0.0,
+        prohibited=tuple(prohibited),
+        variant=body.variant or "",
+    )
+
+
+def deadline_of(call: Call, body: Demands, usual_ms: int) -> int:
+    """The explicit deadline in ns of a whole answer beside the header's, 0 without one.
+
+    A client that says how long it waits never gets a later deadline than that, and no
+    later one than `usual_ms`, what it would have without.
+    """
+    asked = explicit_deadline(body.deadline_ms or 0, unit_ns=_MS, field="deadline_ms")
+    patience = call.patience_ns()
+    if not patience:
+        return asked
+    if asked or call.deadline_ns():
+        return min(asked or patience, patience)
+    return min(usual_ms * _MS, patience)
+
+
+def provenance_headers(provenance: Provenance, **more: object) -> dict[str, str]:
+    """Which deployment answered, and why that one, as headers."""
+    values = {
+        "variant": provenance.variant,
+        "model-version": provenance.model_version,
+        "manifest-digest": provenance.manifest_digest,
+        "reason": provenance.reason,
+        "approximation": str(provenance.approximation).lower(),
+        "quality": f"{provenance.quality:.4f}",
+        "worker": provenance.worker_id,
+        **more,
+    }
+    return {f"x-orchid-{name.replace('_', '-')}": _plain(str(v)) for name, v in values.items()}
+
+
+def fingerprint(provenance: Provenance) -> str:
+    """`system_fingerprint`: variant and the first digits of the manifest that answered."""
+    digest = provenance.manifest_digest.rpartition(":")[2]
+    return f"fp_{digest[:12]}"
+
+
+def _plain(value: str) -> str:
+    """A value as a header may hold it: printable ASCII."""
+    return ascii(value)[1:-1] if not (value.isascii() and value.isprintable()) else value

@@ -1,0 +1,55 @@
+"""The HTTP front door, put together: what stands behind it, and its life."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controlplane.config import ControlPlaneConfig
+from controlplane.http.app import application
+from controlplane.http.calls import Settings
+from controlplane.http.embeddings import Embeddings
+from controlplane.http.models import Models
+from controlplane.http.server import HttpServer
+from controlplane.registry import Registry
+from controlplane.rpc.catalogue import Catalogue
+from controlplane.rpc.intake import Intake
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What the front door stands in front of; all of it belongs to one event loop."""
+
+    intake: Intake
+    catalogue: Catalogue
+    registry: Registry
+    now_ns: Callable[[], int]
+    wall_ms: Callable[[], int]
+
+
+class HttpDoor:
+    """Serves OpenAI's API at `http_listen`; call everything on the event loop."""
+
+    def __init__(self, config: ControlPlaneConfig, behind: Behind) -> None:
+        settings = Settings(
+            max_body=config.max_message_bytes,
+            body_timeout_s=config.deadline_cap_ms / 1000,
+            now_ns=behind.now_ns,
+            wall_s=lambda: behind.wall_ms() // 1000,
+            new_id=lambda: uuid.uuid4().hex,
+        )
+        self._models = Models(behind.catalogue, behind.registry, settings.wall_s())
+        embeddings = Embeddings(config, behind.intake, behind.catalogue)
+        self._server = HttpServer(
+            application(settings, self._models, embeddings), config.http_listen
+        )
+
+    async def start(self) -> str:
+        """Serve; returns the bound address. Raises OSError when it cannot be bound."""
+        return await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new connections, let calls end for up to `grace_s`, then cancel them."""
+        self._models.drain()
+        await self._server.stop(grace_s)
