@@ -104,6 +104,7 @@ class ControlPlane:
             self._config,
             Behind(
                 intake=self._server.intake,
+                generating=self._generations,
                 catalogue=self._server.catalogue,
                 registry=registry,
                 now_ns=time.monotonic_ns,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -10,13 +12,25 @@ from starlette.routing import Route
 
 from controlplane.errors import ControlPlaneError
 from controlplane.http.calls import Call, Endpoint, Handler, Settings
+from controlplane.http.chat import Chat
+from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.models import Models
 from controlplane.http.problems import NoRoute, WrongMethod, problem_of
-from controlplane.rpc.status import shown
+from controlplane.wording import shown
 
 
-def application(settings: Settings, models: Models, embeddings: Embeddings) -> Starlette:
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Whoever answers."""
+
+    models: Models
+    embeddings: Embeddings
+    completions: Completions
+    chat: Chat
+
+
+def application(settings: Settings, handlers: Handlers) -> Starlette:
     """The ASGI application; everything it answers is JSON or server-sent events."""
 
     def reads(path: str, handler: Handler) -> Route:
@@ -33,11 +47,13 @@ def application(settings: Settings, models: Models, embeddings: Embeddings) -> S
 
     return Starlette(
         routes=[
-            shows("/health", models.health),
-            shows("/health/live", models.live),
-            shows("/v1/models", models.index),
-            shows("/v1/models/{model:path}", models.one),
-            reads("/v1/embeddings", embeddings.create),
+            shows("/health", handlers.models.health),
+            shows("/health/live", handlers.models.live),
+            shows("/v1/models", handlers.models.index),
+            shows("/v1/models/{model:path}", handlers.models.one),
+            reads("/v1/completions", handlers.completions.create),
+            reads("/v1/chat/completions", handlers.chat.create),
+            reads("/v1/embeddings", handlers.embeddings.create),
         ],
         exception_handlers={HTTPException: refused},
     )

@@ -21,10 +21,11 @@ def find(catalogue: Catalogue, name: str) -> ModelView:
         raise ModelNotFound(str(error)) from None
 
 
-def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
+def class_asked(call: Call, body: Demands) -> RequestClass:
     """Who asks and what the answer must satisfy: the body's word, else the headers'.
 
-    The tenant is the body's `tenant`, the header's, or `user`, in this order.
+    The tenant is the body's `tenant`, the header's, or `user`, in this order. Raises
+    InvalidField for a name that is too long.
     """
     for field, value in (("user", body.user), (TENANT, call.headers.get(TENANT))):
         if value is not None and len(value) > MAX_NAME:
@@ -32,26 +33,40 @@ def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
     prohibited = body.prohibited_variants or ()
     if len(prohibited) > LIMITS.names:
         raise InvalidField("prohibited_variants", f"has {len(prohibited)}; at most {LIMITS.names}")
-    return request_class(
-        view,
+    return RequestClass(
         tenant=body.tenant or call.headers.get(TENANT) or body.user or "",
         name=body.request_class or call.headers.get(REQUEST_CLASS, ""),
         privacy_class=body.privacy_class or call.headers.get(PRIVACY_CLASS, ""),
         minimum_quality=body.minimum_quality or 0.0,
-        prohibited=tuple(prohibited),
+        prohibited=frozenset(prohibited),
         variant=body.variant or "",
     )
 
 
-def deadline_of(call: Call, body: Demands, usual_ms: int) -> int:
-    """The explicit deadline in ns of a whole answer beside the header's, 0 without one.
+def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
+    """The same, checked against a model, and one value for all callers that ask the same."""
+    asked = class_asked(call, body)
+    return request_class(
+        view,
+        tenant=asked.tenant,
+        name=asked.name,
+        privacy_class=asked.privacy_class,
+        minimum_quality=asked.minimum_quality,
+        prohibited=tuple(sorted(asked.prohibited)),
+        variant=asked.variant,
+    )
 
-    A client that says how long it waits never gets a later deadline than that, and no
-    later one than `usual_ms`, what it would have without.
+
+def deadline_of(call: Call, body: Demands, usual_ms: int) -> int:
+    """The explicit deadline in ns beside the header's, 0 without one.
+
+    A client that says how long it waits for a whole answer never gets a later deadline than
+    that, and no later one than `usual_ms`, what it would have without; `usual_ms` is 0 for
+    answers in pieces.
     """
     asked = explicit_deadline(body.deadline_ms or 0, unit_ns=_MS, field="deadline_ms")
     patience = call.patience_ns()
-    if not patience:
+    if not (patience and usual_ms):
         return asked
     if asked or call.deadline_ns():
         return min(asked or patience, patience)

@@ -41,8 +41,6 @@ _EVENTS = {
     # Proxies that gather an answer before they pass it on would undo the streaming.
     "x-accel-buffering": "no",
 }
-# A reader that has taken nothing for so long, with every buffer full, is gone.
-_STALLED_S = 60.0
 _SHUTDOWN_RETRY_MS = 1000
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -74,6 +72,11 @@ class Call:
     def now_ns(self) -> int:
         """The clock of every time of a call."""
         return self._settings.now_ns()
+
+    @property
+    def wall_s(self) -> int:
+        """The date, in seconds since 1970, for callers to see."""
+        return self._settings.wall_s()
 
     def deadline_ns(self) -> int:
         """The deadline header as time from the arrival, 0 without one.
@@ -253,17 +256,17 @@ class Answer:
         await self._start(200, {**_EVENTS, **headers})
         self._open = True
 
-    async def piece(self, piece: bytes) -> None:
+    async def piece(self, piece: bytes, *, within_s: float) -> None:
         """Whole events; waits while the caller has no room for them.
 
-        Raises Cancelled when it had none for a minute.
+        Raises Cancelled when it had none for `within_s`.
         """
         try:
-            async with asyncio.timeout(_STALLED_S):
+            async with asyncio.timeout(within_s):
                 await self._body(piece, more=True)
         except TimeoutError:
             self._open = False
-            raise Cancelled(f"nothing was read for {_STALLED_S:g} s") from None
+            raise Cancelled("the caller reads nothing any more") from None
 
     async def end(self) -> None:
         """The last event was sent."""

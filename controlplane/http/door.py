@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.config import ControlPlaneConfig
-from controlplane.http.app import application
+from controlplane.http.app import Handlers, application
 from controlplane.http.calls import Settings
+from controlplane.http.chat import Chat
+from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
+from controlplane.http.generation import Generating
 from controlplane.http.models import Models
 from controlplane.http.server import HttpServer
 from controlplane.registry import Registry
@@ -22,6 +25,7 @@ class Behind:
     """What the front door stands in front of; all of it belongs to one event loop."""
 
     intake: Intake
+    generating: Generating
     catalogue: Catalogue
     registry: Registry
     now_ns: Callable[[], int]
@@ -40,10 +44,13 @@ class HttpDoor:
             new_id=lambda: uuid.uuid4().hex,
         )
         self._models = Models(behind.catalogue, behind.registry, settings.wall_s())
-        embeddings = Embeddings(config, behind.intake, behind.catalogue)
-        self._server = HttpServer(
-            application(settings, self._models, embeddings), config.http_listen
+        handlers = Handlers(
+            models=self._models,
+            embeddings=Embeddings(config, behind.intake, behind.catalogue),
+            completions=Completions(config, behind.generating, behind.catalogue),
+            chat=Chat(config, behind.generating, behind.catalogue),
         )
+        self._server = HttpServer(application(settings, handlers), config.http_listen)
 
     async def start(self) -> str:
         """Serve; returns the bound address. Raises OSError when it cannot be bound."""

@@ -20,7 +20,7 @@ from controlplane.rpc.asks import Ask, TokenRows, check_texts, token_ask
 from controlplane.rpc.catalogue import Catalogue, ModelView
 from controlplane.rpc.convert import STRING, array_of
 from controlplane.rpc.intake import Intake
-from controlplane.rpc.status import listed, shown
+from controlplane.wording import listed, shown
 
 EMBEDDING = "embedding"
 _FORMATS = ("float", "base64")
@@ -52,15 +52,15 @@ class Embeddings:
         view.counters.succeeded(answer.outcome, call.now_ns - answered_ns)
 
     def _ask(self, call: Call, body: EmbeddingsBody, view: ModelView) -> Ask:
-        view.require_inputs()
         info = view.info
-        if info.task != EMBEDDING or not view.takes_text:
+        if info.task != EMBEDDING:
             names = [v.info.name for v in self._catalogue.views() if v.info.task == EMBEDDING]
             raise InvalidField(
                 "model",
                 f"model {shown(info.name)} is for {info.task}; models for embeddings: "
                 f"{listed(names)}",
             )
+        view.require_inputs()
         if body.encoding_format not in (None, *_FORMATS):
             raise InvalidField(
                 "encoding_format",

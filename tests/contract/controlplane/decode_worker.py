@@ -222,6 +222,7 @@ class Writers:
     address: str
     channel: grpc.aio.Channel
     config: ControlPlaneConfig
+    server: ControlPlaneServer
     servers: dict[str, grpc.aio.Server] = field(default_factory=dict)
     memberships: dict[str, Membership] = field(default_factory=dict)
 
@@ -319,7 +320,7 @@ async def writers(
     )
     address = await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
-        house = Writers(registry, generations, dispatcher, address, channel, settings)
+        house = Writers(registry, generations, dispatcher, address, channel, settings, server)
         try:
             for worker in workers:
                 await house.join(worker)

@@ -268,6 +268,7 @@ class Door:
     session: WorkerSession
     repository: MemoryRepository
     preprocessor: Preprocessor
+    generations: Generations
 
     def serve(self, models: Iterable[ModelInfo]) -> None:
         """Replace the models of the one worker."""
@@ -314,7 +315,17 @@ async def front_door(
         async with grpc.aio.insecure_channel(
             address, options=[("grpc.max_receive_message_length", -1)]
         ) as channel:
-            yield Door(address, channel, server, queue, registry, session, repository, preprocessor)
+            yield Door(
+                address=address,
+                channel=channel,
+                server=server,
+                queue=queue,
+                registry=registry,
+                session=session,
+                repository=repository,
+                preprocessor=preprocessor,
+                generations=generations,
+            )
     finally:
         await server.stop(0)
         preprocessor.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import openai
 
 from controlplane.config import ControlPlaneConfig
+from controlplane.generation.service import Generations
 from controlplane.http.door import Behind, HttpDoor
-from controlplane.registry import ModelInfo, ModelState
+from controlplane.registry import ModelInfo, ModelState, Registry
+from controlplane.rpc.server import ControlPlaneServer
+from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, writers
 from tests.contract.controlplane.front_door import Door, default_models, front_door, text_model
 
 VECTORS = "vectors"
@@ -25,14 +29,13 @@ def embedder(*, state: ModelState = ModelState.READY) -> ModelInfo:
     return replace(text_model(VECTORS, state=state), task="embedding", labels=())
 
 
-@dataclass
-class WebDoor:
-    """A running HTTP server, a plain client of it, and everything behind it."""
+class Web:
+    """A running HTTP server and clients of it."""
 
-    address: str
-    client: httpx2.AsyncClient
-    http: HttpDoor
-    grpc: Door
+    def __init__(self, address: str, client: httpx2.AsyncClient, http: HttpDoor) -> None:
+        self.address = address
+        self.client = client
+        self.http = http
 
     @property
     def base_url(self) -> str:
@@ -50,32 +53,72 @@ class WebDoor:
         return await self.client.post(path, content=content, headers=named)
 
 
+class WebDoor(Web):
+    """The HTTP server before a queue in memory."""
+
+    grpc: Door
+
+
+class WebWriters(Web):
+    """The HTTP server before decode workers that generate by script."""
+
+    house: Writers
+
+
 @asynccontextmanager
 async def web_door(
     *, models: Iterable[ModelInfo] | None = None, config: ControlPlaneConfig | None = None
 ) -> AsyncIterator[WebDoor]:
     """Both front doors on free ports, with one worker's models in the registry."""
-    chosen = replace(
-        config or ControlPlaneConfig(), listen="127.0.0.1:0", http_listen="127.0.0.1:0"
-    )
+    chosen = replace(config or ControlPlaneConfig(), listen="127.0.0.1:0")
     served = [*default_models(), embedder()] if models is None else models
-    async with front_door(models=served, config=chosen) as door:
-        http = HttpDoor(
-            chosen,
-            Behind(
-                intake=door.server.intake,
-                catalogue=door.server.catalogue,
-                registry=door.registry,
-                now_ns=door.queue.now_ns,
-                wall_ms=lambda: CREATED_S * 1000,
-            ),
-        )
-        address = await http.start()
-        try:
-            async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=20.0) as client:
-                yield WebDoor(address, client, http, door)
-        finally:
-            await http.stop(1)
+    async with (
+        front_door(models=served, config=chosen) as door,
+        _served(WebDoor, chosen, door.server, door.registry, door.generations) as web,
+    ):
+        web.grpc = door
+        yield web
+
+
+@asynccontextmanager
+async def web_writers(*workers: DecodeWorker, **config: Any) -> AsyncIterator[WebWriters]:
+    """A control plane with all of its doors, and these decode workers."""
+    async with (
+        writers(*workers, **config) as house,
+        _served(WebWriters, house.config, house.server, house.registry, house.generations) as web,
+    ):
+        web.house = house
+        yield web
+
+
+W = TypeVar("W", bound=Web)
+
+
+@asynccontextmanager
+async def _served(
+    kind: type[W],
+    config: ControlPlaneConfig,
+    server: ControlPlaneServer,
+    registry: Registry,
+    generations: Generations,
+) -> AsyncIterator[W]:
+    http = HttpDoor(
+        replace(config, http_listen="127.0.0.1:0"),
+        Behind(
+            intake=server.intake,
+            generating=generations,
+            catalogue=server.catalogue,
+            registry=registry,
+            now_ns=time.monotonic_ns,
+            wall_ms=lambda: CREATED_S * 1000,
+        ),
+    )
+    address = await http.start()
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=20.0) as client:
+            yield kind(address, client, http)
+    finally:
+        await http.stop(1)
 
 
 def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import httpx2
@@ -16,9 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.controlplane.http_door import VECTORS, WebDoor, web_door
+from tests.contract.controlplane.decode_worker import WRITER, DecodeWorker
+from tests.contract.controlplane.http_door import VECTORS, Web, web_door, web_writers
 
-EXAMPLES = int(os.environ.get("ORCHID_FUZZ_EXAMPLES", "2000")) // 5
+EXAMPLES = int(os.environ.get("ORCHID_FUZZ_EXAMPLES", "2000")) // 8
 
 scalars = st.one_of(
     st.none(),
@@ -45,19 +47,27 @@ def bodies(sound: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 FIELDS = [
+    *("messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "n"),
+    *("stop", "seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "stop_token_ids"),
+    *("ignore_eos", "first_token_target_ms", "token_target_ms", "best_of", "echo", "suffix"),
+    *("tools", "functions", "response_format", "modalities", "audio"),
     *("model", "input", "encoding_format", "dimensions", "user", "tenant", "request_class"),
     *("privacy_class", "minimum_quality", "variant", "prohibited_variants", "deadline_ms"),
 ]
 EMBEDDINGS = bodies({"model": VECTORS, "input": ["good film", "bad"]})
+TURN = {"role": "user", "content": "once upon"}
+CHATS = bodies({"model": WRITER, "messages": [TURN]})
+COMPLETIONS = bodies({"model": WRITER, "prompt": "once upon"})
 
 
 class Runner:
     """One server for all examples: hypothesis is synchronous, the server is not."""
 
-    def __init__(self) -> None:
+    def __init__(self, manager: AbstractAsyncContextManager[Web]) -> None:
         self._loop = asyncio.new_event_loop()
-        self._manager = web_door()
-        self.door: WebDoor = self._loop.run_until_complete(self._manager.__aenter__())
+        self._manager = manager
+        self.door: Web = self._loop.run_until_complete(self._manager.__aenter__())
 
     def close(self) -> None:
         self._loop.run_until_complete(self._manager.__aexit__(None, None, None))
@@ -69,7 +79,14 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner()
+    made = Runner(web_door())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def writing() -> Iterator[Runner]:
+    made = Runner(web_writers(DecodeWorker()))
     yield made
     made.close()
 
@@ -83,6 +100,9 @@ bounded = settings(
 
 def check(response: httpx2.Response) -> None:
     """An answer, or an error of the caller's in OpenAI's form."""
+    if response.headers["content-type"].startswith("text/event-stream"):
+        assert response.text.endswith("data: [DONE]\n\n")
+        return
     assert response.headers["content-type"] == "application/json"
     document = response.json()
     if response.status_code != 200:
@@ -95,6 +115,20 @@ def check(response: httpx2.Response) -> None:
 @bounded
 def test_malformed_embeddings(runner: Runner, body: dict[str, Any]) -> None:
     check(runner.post("/v1/embeddings", json.dumps(body).encode()))
+
+
+@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@given(body=CHATS)
+@bounded
+def test_malformed_chats(writing: Runner, body: dict[str, Any]) -> None:
+    check(writing.post("/v1/chat/completions", json.dumps(body).encode()))
+
+
+@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@given(body=COMPLETIONS)
+@bounded
+def test_malformed_completions(writing: Runner, body: dict[str, Any]) -> None:
+    check(writing.post("/v1/completions", json.dumps(body).encode()))
 
 
 @pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
