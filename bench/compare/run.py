@@ -12,8 +12,9 @@ from bench.compare.simulated import bound_job, calibration_at, simulate_job
 from bench.compare.store import Store
 from bench.load.metrics import measure
 from bench.load.plan import Workload
+from bench.load.processes import Event
 from bench.load.record import Records
-from bench.load.run import Event, run_records
+from bench.load.run import run_records
 from bench.sim.calibration import calibrate
 from bench.sim.live import live_model
 from bench.sweep import Baseline, Notify, measure_baseline

@@ -15,8 +15,8 @@ from bench.compare.simulated import Played, bound_job, calibration_at, simulate_
 from bench.compare.store import Store
 from bench.compare.timeline import Recovery, Timeline, recovery, summed, timeline
 from bench.load.plan import Process, Workload
+from bench.load.processes import Event
 from bench.load.record import Records
-from bench.load.run import Event
 from bench.sim.model import SimModel
 from bench.sim.result import Ending
 from bench.sim.service import Faults, SlowDown, WorkerLoss

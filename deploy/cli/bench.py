@@ -36,7 +36,7 @@ def overhead(
     """
     from rich.console import Console
 
-    from bench.load.run import DriverError
+    from bench.load.processes import DriverError
     from bench.overhead import OverheadSettings, run_overhead
     from deploy.cluster import ClusterError
 
@@ -73,7 +73,7 @@ def flood(
     from rich.console import Console
 
     from bench.flood import FloodSettings, run_flood
-    from bench.load.run import DriverError
+    from bench.load.processes import DriverError
     from deploy.cluster import ClusterError
     from worker.cpu_plan import read_cpu_plan
 

@@ -78,7 +78,8 @@ def load(
 
     from bench.load.metrics import measure
     from bench.load.plan import LoadPlan, Process, Protocol
-    from bench.load.run import DriverError, run_records
+    from bench.load.processes import DriverError
+    from bench.load.run import run_records
     from bench.report import host_facts, make_report
     from bench.workloads import WorkloadError, workload_for
     from deploy.fleet import FleetError

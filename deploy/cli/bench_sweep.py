@@ -144,7 +144,7 @@ def _run(
 @contextmanager
 def measuring() -> Iterator[None]:
     """Turns what may go wrong while a cluster is measured into an error of the command."""
-    from bench.load.run import DriverError
+    from bench.load.processes import DriverError
     from deploy.cluster import ClusterError
     from deploy.fleet import FleetError
     from deploy.state import AlreadyRunningError

@@ -41,7 +41,7 @@ def demo(
     from rich.console import Console
 
     from bench.demo import LOAD_FACTORS, POLICIES, demo_spec, run_demo
-    from bench.load.run import DriverError
+    from bench.load.processes import DriverError
     from bench.plots import plot_sweep
     from bench.report import write_report
     from bench.sweep import SweepSettings, sweep_seconds
