@@ -20,7 +20,7 @@ from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready
 from deploy.restart import RestartPolicy, next_delay
-from deploy.services import served_models, worker_config
+from deploy.services import ServedModels, served_models, worker_config
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
 
 _POLL_S = 0.05
@@ -36,9 +36,10 @@ class ClusterSpec:
     """What to run.
 
     `listen` of the control plane may end in ":0" for a free port, which restarts then
-    keep; None leaves it to the configuration; `http` is the same for HTTP. `controlplane`
-    and `worker` override configuration keys, `env` adds variables. `supervise` restarts
-    what dies.
+    keep; None leaves it to the configuration; `http` is the same for HTTP. `controlplane`,
+    `worker` and `decode` override configuration keys, `env` adds variables. `supervise` restarts
+    what dies. `workers` are encoder workers; `decode_threads` above 0 adds a decode worker for
+    the models that generate.
     """
 
     workers: int
@@ -51,6 +52,8 @@ class ClusterSpec:
     models: tuple[str, ...] = ()
     controlplane: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
+    decode_threads: int = 0
+    decode: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     supervise: bool = False
     restart: RestartPolicy = field(default_factory=RestartPolicy)
@@ -66,6 +69,11 @@ class _Member:
     delay_s: float = 0.0
     restart_at: float = 0.0
 
+    @property
+    def decodes(self) -> bool:
+        """Whether it is a decode worker."""
+        return self.spec.overrides.get("worker_class") == "decode"
+
 
 class LocalCluster:
     """A running cluster; a context manager. Methods may be called from any thread."""
@@ -76,11 +84,12 @@ class LocalCluster:
         self._lock = threading.RLock()
         self._members: dict[str, _Member] = {}
         self._next_worker = 0
+        self._next_decode = 0
         self._address = ""
         self._http_address = ""
         self._policy = spec.policy
         self._phase = ("starting", "")
-        self._models: frozenset[str] = frozenset()
+        self._models = ServedModels(frozenset(), frozenset())
         self.failed: Mapping[str, str] = {}
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
@@ -106,13 +115,19 @@ class LocalCluster:
         does not come up.
         """
         env = {**os.environ, **self.spec.env}
-        self._models = served_models(worker_config(self.spec.config, env, self._worker_overrides()))
+        overrides = self._worker_overrides(self.spec.models)
+        self._models = served_models(worker_config(self.spec.config, env, overrides))
+        if not self.spec.decode_threads:
+            # Nobody is there to load them.
+            self._models = replace(self._models, generators=frozenset())
         self._state.acquire()
         try:
             self._stopping.clear()
             self.start_controlplane(timeout_s=timeout_s)
             for _ in range(self.spec.workers):
                 self.add_worker()
+            if self.spec.decode_threads:
+                self.add_decode_worker()
         except BaseException:
             self.stop()
             raise
@@ -153,17 +168,17 @@ class LocalCluster:
         while True:
             wanted = len(self.worker_names()) if workers is None else workers
             status = self._try_status()
-            if status is not None and is_ready(status, wanted, self._models):
+            if status is not None and self._is_ready(status, wanted, self._models.all):
                 self.failed = {}
                 self._enter("ready", "")
                 return status
             self._raise_for_dead()
             readiness = self._readiness(status, wanted)
             self.failed = readiness.failed
-            rest = self._models - readiness.failed.keys()
+            rest = self._models.all - readiness.failed.keys()
             if readiness.failed and not (partial and rest):
                 raise ClusterError(failures(readiness.failed))
-            if status is not None and readiness.failed and is_ready(status, wanted, rest):
+            if status is not None and readiness.failed and self._is_ready(status, wanted, rest):
                 self._enter("ready", failures(readiness.failed))
                 return status
             if time.monotonic() >= deadline:
@@ -172,6 +187,15 @@ class LocalCluster:
             if on_progress is not None:
                 on_progress(readiness)
             time.sleep(_POLL_S)
+
+    def _is_ready(self, status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
+        return is_ready(
+            status,
+            wanted,
+            models & self._models.encoders,
+            decoders=len(self.decode_names()),
+            generators=models & self._models.generators,
+        )
 
     # The control plane
 
@@ -222,23 +246,50 @@ class LocalCluster:
     # Workers
 
     def worker_names(self) -> tuple[str, ...]:
-        """Names of the workers that should run."""
+        """Names of the encoder workers that should run."""
+        return self._names(decode=False)
+
+    def decode_names(self) -> tuple[str, ...]:
+        """Names of the decode workers that should run."""
+        return self._names(decode=True)
+
+    def _names(self, *, decode: bool) -> tuple[str, ...]:
         with self._lock:
-            return tuple(name for name in self._members if name != "controlplane")
+            return tuple(
+                name
+                for name, member in self._members.items()
+                if name != "controlplane" and member.decodes == decode
+            )
 
     def add_worker(self) -> str:
-        """Starts one more worker; returns its name."""
+        """Starts one more encoder worker; returns its name."""
+        named = tuple(name for name in self.spec.models if name not in self._models.generators)
         with self._lock:
             name = f"worker-{self._next_worker}"
             self._next_worker += 1
-            overrides = {
-                **self._worker_overrides(),
-                "worker_id": name,
-                "controlplane": self._address,
-            }
-            self._start_member(self._child_spec(name, "worker", overrides))
-        self._record()
+            self._start_worker(name, self._worker_overrides(named))
         return name
+
+    def add_decode_worker(self) -> str:
+        """Starts one more decode worker; returns its name."""
+        named = tuple(name for name in self.spec.models if name in self._models.generators)
+        overrides = {
+            **self._worker_overrides(named),
+            "worker_class": "decode",
+            "intra_op_threads": self.spec.decode_threads,
+            "cpus": [],
+            **self.spec.decode,
+        }
+        with self._lock:
+            name = f"decode-{self._next_decode}"
+            self._next_decode += 1
+            self._start_worker(name, overrides)
+        return name
+
+    def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
+        told = {**overrides, "worker_id": name, "controlplane": self._address}
+        self._start_member(self._child_spec(name, "worker", told))
+        self._record()
 
     def remove_worker(self, name: str) -> None:
         """Stops one worker for good."""
@@ -290,12 +341,12 @@ class LocalCluster:
 
     # Inside
 
-    def _worker_overrides(self) -> dict[str, Any]:
+    def _worker_overrides(self, models: tuple[str, ...]) -> dict[str, Any]:
         overrides: dict[str, Any] = {"listen": "127.0.0.1:0"}
         if self.spec.repository is not None:
             overrides["repository"] = str(self.spec.repository.absolute())
-        if self.spec.models:
-            overrides["models"] = list(self.spec.models)
+        if models:
+            overrides["models"] = list(models)
         return overrides | dict(self.spec.worker)
 
     def _child_spec(self, name: str, service: str, overrides: Mapping[str, Any]) -> ChildSpec:
@@ -323,7 +374,8 @@ class LocalCluster:
                     raise ClusterError(f"{name} ended with code {code}\n{tail}")
 
     def _readiness(self, status: FleetStatus | None, wanted: int) -> Readiness:
-        ready = min(wanted, status.ready_workers()) if status is not None else 0
+        decoders = len(self.decode_names())
+        ready = min(wanted + decoders, status.ready_workers()) if status is not None else 0
         with self._lock:
             addresses = [
                 member.child.address
@@ -340,10 +392,12 @@ class LocalCluster:
             except FleetError:
                 continue
             for model in models:
-                if model.state == "failed" and model.model in self._models:
+                if model.state == "failed" and model.model in self._models.all:
                     failed[model.model] = model.failure
                 total += model.progress
-        return Readiness(ready, wanted, total / max(1, wanted * len(self._models)), failed)
+        served = self._models
+        loads = wanted * len(served.encoders) + decoders * len(served.generators)
+        return Readiness(ready, wanted + decoders, total / max(1, loads), failed)
 
     def _tails(self) -> str:
         with self._lock:

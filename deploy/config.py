@@ -1,6 +1,7 @@
 """Typed configuration: one YAML file and environment variables into frozen dataclasses.
 
-The file has one section per process (`controlplane:`, `worker:`). A variable is
+The file has one section per process (`controlplane:`, `worker:`, and `decode:` for what decode
+workers are told beyond that). A variable is
 `ORCHID_<SECTION>_<KEY>`, nested keys joined by two underscores, for example
 `ORCHID_CONTROLPLANE_QUEUE__MAX_ITEMS=500`; it wins over the file.
 """
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-SECTIONS = ("controlplane", "worker")
+SECTIONS = ("controlplane", "worker", "decode")
 
 T = TypeVar("T")
 KeyPath = tuple[str, ...]
@@ -33,21 +34,28 @@ def load_config(
     path: Path | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    *,
+    base: str = "",
+    defaults: Mapping[str, Any] | None = None,
 ) -> T:
     """Builds `cls` from its defaults, the file's section, the environment, and `overrides`.
 
-    Later sources win, key by key. `overrides` are the values of command-line options.
+    Later sources win, key by key. `overrides` are the values of command-line options. What the
+    section `base` and its variables say goes before all that, then `defaults`.
     Raises ConfigError for an unreadable file, an unknown key (naming the nearest known
     one), or a value of the wrong type, each with its place.
     """
     values: dict[str, Any] = {}
     places: dict[KeyPath, str] = {}
-    if path is not None:
-        values = _read_section(path, section, places)
-    for name, text in sorted((env or {}).items()):
-        keys = _variable_keys(name, section)
-        if keys:
-            _insert(cls, values, keys, text, places, name)
+    for name in filter(None, (base, section)):
+        if name == section:
+            values |= defaults or {}
+        if path is not None:
+            values |= _read_section(path, name, places)
+        for variable, text in sorted((env or {}).items()):
+            keys = _variable_keys(variable, name)
+            if keys:
+                _insert(cls, values, keys, text, places, variable)
     for key, value in (overrides or {}).items():
         _check_key(cls, key, f"option {key}")
         values[key] = value

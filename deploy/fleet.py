@@ -85,6 +85,17 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class GeneratorView:
+    """One model that generates text; `lanes` counts the decode workers that have it ready."""
+
+    model: str
+    manifest_digest: str
+    state: str
+    open: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FleetStatus:
     """The control plane's own account; `gauges` must be zero when nothing is in flight."""
 
@@ -100,6 +111,7 @@ class FleetStatus:
     process_cpu_s: float
     resident_bytes: int
     gauges: Mapping[str, int]
+    generators: tuple[GeneratorView, ...] = ()
 
     def pool(self, model: str) -> PoolView:
         """The pool of a model; KeyError names those that exist."""
@@ -201,6 +213,10 @@ def _status(message: fleet_pb2.GetStatusResponse) -> FleetStatus:
         process_cpu_s=message.process_cpu_s,
         resident_bytes=message.resident_bytes,
         gauges=dict(message.gauges),
+        generators=tuple(
+            GeneratorView(each.model, each.manifest_digest, each.state, each.open, len(each.lanes))
+            for each in message.generators
+        ),
     )
 
 

@@ -21,10 +21,22 @@ class Readiness:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_ready(status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
-    """Whether so many workers take work and each serves every one of the models."""
+def is_ready(
+    status: FleetStatus,
+    wanted: int,
+    models: frozenset[str],
+    *,
+    decoders: int = 0,
+    generators: frozenset[str] = frozenset(),
+) -> bool:
+    """Whether so many workers take work and each serves every one of the models.
+
+    `decoders` counts the decode workers beside them, which serve the `generators`.
+    """
     served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
-    return status.ready_workers() >= wanted and served >= models
+    speaking = {g.model for g in status.generators if g.state == "ready" and g.lanes >= decoders}
+    taking = status.ready_workers() >= wanted + decoders
+    return taking and served >= models and speaking >= generators
 
 
 def failures(failed: Mapping[str, str]) -> str:
@@ -36,5 +48,10 @@ def describe(status: FleetStatus | None, wanted: int) -> str:
     """What is there, for the error when a wait ends without readiness."""
     if status is None:
         return "the control plane does not answer"
-    pools = ", ".join(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools)
+    pools = ", ".join(
+        [
+            *(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools),
+            *(f"{each.model} {each.state} on {each.lanes}" for each in status.generators),
+        ]
+    )
     return f"{status.ready_workers()} of {wanted} workers ready; models: {pools or 'none'}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.budget import decode_share
 from deploy.config import ConfigError, load_config
 from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
@@ -21,14 +24,54 @@ def worker_config(
     """The settings a worker would start with; raises ConfigError."""
     from worker.config import WorkerConfig
 
-    return load_config(WorkerConfig, "worker", config, env, overrides)
+    settings = load_config(WorkerConfig, "worker", config, env, overrides)
+    if settings.worker_class == "decode":
+        threads = decode_share(read_cpu_plan(), encoders=False)
+        return decode_config(config, env, overrides, threads=threads)
+    return settings
 
 
-def served_models(config: WorkerConfig) -> frozenset[str]:
-    """Names of the models that a worker with these settings serves."""
-    if config.models:
-        return frozenset(config.models)
-    return repository_models(config)
+def decode_config(
+    config: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any], *, threads: int
+) -> WorkerConfig:
+    """The settings a decode worker would start with; raises ConfigError.
+
+    What the `decode:` section does not say is as the `worker:` section has it, but for the class
+    and the `threads`.
+    """
+    from worker.config import WorkerConfig
+
+    defaults = {"worker_class": "decode", "intra_op_threads": threads}
+    return load_config(
+        WorkerConfig, "decode", config, env, overrides, base="worker", defaults=defaults
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModels:
+    """Names of the models to serve, by the class of worker that serves them."""
+
+    encoders: frozenset[str]
+    generators: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every one of them."""
+        return self.encoders | self.generators
+
+
+def served_models(config: WorkerConfig) -> ServedModels:
+    """The models that workers with these settings serve; those nobody can read are encoders."""
+    from worker.models.errors import ManifestError
+    from worker.models.manifest import GENERATION, load_manifest
+
+    generators = set()
+    names = frozenset(config.models) or repository_models(config)
+    for name in names:
+        with suppress(ManifestError):
+            if load_manifest(config.repository / name).task == GENERATION:
+                generators.add(name)
+    return ServedModels(names - generators, frozenset(generators))
 
 
 def repository_models(config: WorkerConfig) -> frozenset[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import psutil
@@ -97,6 +101,9 @@ def main(config: WorkerConfig, *, ready: Callable[[str], None] | None = None) ->
     Exits with status 1 and one line of explanation when it cannot start.
     """
     start_logging(config.log_level, config.log_format, config.worker_id or "worker")
+    if config.cpus:
+        # Before any thread is made: they all inherit it.
+        os.sched_setaffinity(0, config.cpus)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -106,5 +113,33 @@ def main(config: WorkerConfig, *, ready: Callable[[str], None] | None = None) ->
             raise SystemExit(1) from None
 
 
+def config_from(arguments: Sequence[str]) -> WorkerConfig:
+    """Settings from options named as the keys of WorkerConfig, `--worker-class decode`.
+
+    Exits with status 2 and a line of explanation for what is unknown or out of range.
+    """
+    parser = argparse.ArgumentParser(prog="python -m worker")
+    types = get_type_hints(WorkerConfig)
+    for key in fields(WorkerConfig):
+        option = "--" + key.name.replace("_", "-")
+        kind = types[key.name]
+        if get_origin(kind) is tuple:
+            parser.add_argument(option, nargs="*", type=get_args(kind)[0])
+        elif kind == bool | None:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+        else:
+            parser.add_argument(option, type=kind)
+    given = vars(parser.parse_args(arguments))
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+    try:
+        return WorkerConfig(**values)
+    except ValueError as error:
+        parser.error(str(error))
+
+
 if __name__ == "__main__":
-    main(WorkerConfig())
+    main(config_from(sys.argv[1:]))

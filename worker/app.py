@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 # Calls that are under way when the server stops have this long to end.
 _STOP_GRACE_S = 1.0
 
+# Threads that wait busily stop after two milliseconds without work: long enough from one step to
+# the next, short enough to leave an idle worker's cores alone; see docs/decisions/0043.
+_BOUNDED_SPINNING = {"session.intra_op.spin_duration_us": "2000"}
+
 
 class WorkerApp:
     """A whole worker on the running event loop: `start`, `wait`, `stop`."""
@@ -156,6 +160,7 @@ class WorkerApp:
             graph,
             intra_op_threads=self._config.intra_op_threads,
             spinning=self._config.spins,
+            config=_BOUNDED_SPINNING if self._config.worker_class == "decode" else None,
         )
         if session.sharing_note:
             log.warning("%s holds weights of its own: %s", graph.name, session.sharing_note)

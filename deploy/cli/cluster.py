@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 def up(
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Worker processes. Default: the cores the CPU plan grants."),
+        typer.Option(min=0, help="Encoder workers. Default: as many as the granted cores hold."),
+    ] = None,
+    decode_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Threads of the decode worker, 0 for none. Default: half of the granted cores "
+            "where the repository has a model that generates text.",
+        ),
     ] = None,
     policy: Annotated[
         str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
@@ -59,40 +67,58 @@ def up(
 ) -> None:
     """Start a control plane and workers on this machine.
 
+    Models that generate text get a decode worker beside the encoder workers; each class keeps to
+    its own cores.
     Processes that die are started again with backoff. Nothing outlives this command (or,
     with --detach, its launcher). Logs are in the state directory. With --detach, exits with 1
     when a model cannot be loaded, though the others serve.
     """
+    from deploy.budget import core_budget, decode_share
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
-    from deploy.services import repository_models, served_models, worker_config
+    from deploy.services import decode_config, repository_models, served_models, worker_config
     from deploy.state import AlreadyRunningError, StateError
-    from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
+    from worker.cpu_plan import OversubscribedError, read_cpu_plan
 
     plan = read_cpu_plan()
     try:
         given = {"repository": repository} if repository is not None else {}
         settings = worker_config(config, os.environ, given)
-        count = workers or max(1, plan.cores // settings.intra_op_threads)
-        if not oversubscribe:
-            check_threads(plan, count, settings.intra_op_threads)
+        served = served_models(settings)
+        share = decode_share(plan, encoders=bool(served.encoders)) if served.generators else 0
+        if decode_threads is None and share:
+            decoding = decode_config(config, os.environ, given, threads=share)
+            share = decoding.intra_op_threads
+        budget = core_budget(
+            plan,
+            encoders=workers if workers is not None or served.encoders else 0,
+            encoder_threads=settings.intra_op_threads,
+            decode_threads=share if decode_threads is None else decode_threads,
+            oversubscribe=oversubscribe,
+        )
     except ConfigError as error:
         fail(str(error))
     except OversubscribedError as error:
-        fail(str(error), "--oversubscribe starts them all the same")
+        fail(
+            str(error),
+            "--oversubscribe starts them all the same, --workers and --decode-threads set both",
+        )
     unknown = sorted(set(settings.models) - repository_models(settings))
     if unknown:
         fail(
             f"no model {', '.join(unknown)} in {settings.repository}, which worker.models names",
             "orchid models list shows what there is",
         )
-    if not served_models(settings):
+    if not served.all:
         fail(
             f"no models in {settings.repository}",
             "orchid models build (or --small) makes the default model",
         )
     spec = ClusterSpec(
-        workers=count,
+        workers=budget.encoders,
+        decode_threads=budget.decode_threads,
+        worker={"cpus": budget.encoder_cpus},
+        decode={"cpus": budget.decode_cpus},
         directory=state,
         config=config,
         listen=listen,
@@ -147,6 +173,7 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
 
     options = {
         "--workers": spec.workers,
+        "--decode-threads": spec.decode_threads,
         "--state": spec.directory,
         "--repository": spec.repository,
         "--timeout": timeout,

@@ -37,13 +37,21 @@ def worker(
         str | None, typer.Option(help="Control plane to join, host:port; none: serve alone.")
     ] = None,
     repository: Annotated[Path | None, typer.Option(help="Model repository.")] = None,
+    worker_class: Annotated[
+        str | None, typer.Option(help="encoder, or decode for models that generate text.")
+    ] = None,
 ) -> None:
     """Run a worker in the foreground.
 
     Settings come from the file's `worker:` section, then ORCHID_WORKER_* variables, then
-    these options.
+    these options. A decode worker is also told by the `decode:` section and ORCHID_DECODE_*.
     """
-    overrides = {"listen": listen, "controlplane": controlplane, "repository": repository}
+    overrides = {
+        "listen": listen,
+        "controlplane": controlplane,
+        "repository": repository,
+        "worker_class": worker_class,
+    }
     _serve("worker", config, overrides)
 
 

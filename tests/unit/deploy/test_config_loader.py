@@ -114,7 +114,7 @@ def test_overrides_win_over_everything() -> None:
             r"orchid.yaml:2: controlplane.queue.max_items: .*valid integer.*got 'many'",
         ),
         ("controlplane: 3\n", r"orchid.yaml:1: controlplane: expected keys and values, got 3"),
-        ("[1]\n", r"expected sections controlplane, worker"),
+        ("[1]\n", r"expected sections controlplane, decode, worker"),
         ("a: [\n", r"is not valid YAML"),
         ("controlplane: &a {queue: *a}\n", r"a mapping contains itself"),
         ("controlplane: {policy: fast}\n", r"policy must be orchid or cheap"),
