@@ -1,17 +1,19 @@
 """What the path costs: Orchid with a tiny model against a bare two-hop echo, in turns.
 
 Both run on the same machine in the same minutes with the same request and response
-bytes and the same transport settings; each figure is the median of the repeats. Requests
-carry token ids, so that what is compared is the path; text, which costs tokenising on top,
-is measured beside it.
+bytes and the same channel settings; each figure is the median of the repeats. The bare echo
+runs twice: on gRPC as it comes, and on fewer threads as Orchid's processes do
+(`deploy.transport`). Requests carry token ids, so that what is compared is the path; text,
+which costs tokenising on top, is measured beside it.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from bench.load.plan import LoadPlan, Payload, Protocol, Workload
 from bench.load.run import run_load
 from bench.report import Report, host_facts, make_report
 from deploy.cluster import ClusterSpec, LocalCluster
+from deploy.transport import FEWER_THREADS, SWITCH, as_it_comes
 
 MODEL = "tiny"
 VARIANT = "tiny-b"
@@ -45,7 +48,7 @@ class OverheadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to send: `server` is "orchid" or "bare"."""
+    """One way to send: `server` is "orchid", "bare" or "lean", a bare echo on fewer threads."""
 
     name: str
     server: str
@@ -73,13 +76,16 @@ def cases(in_flight: int) -> tuple[Case, ...]:
     return (
         Case("bare_saturated", "bare", "echo", False, in_flight),
         Case("orchid_saturated", "orchid", "oip", False, in_flight),
+        Case("lean_saturated", "lean", "echo", False, in_flight),
         Case("orchid_native_saturated", "orchid", "native", False, in_flight),
         Case("orchid_text_saturated", "orchid", "oip", False, in_flight, "text"),
         Case("bare_stream", "bare", "echo", True, in_flight),
         Case("orchid_stream", "orchid", "oip", True, in_flight),
+        Case("lean_stream", "lean", "echo", True, in_flight),
         Case("orchid_native_stream", "orchid", "native", True, in_flight),
         Case("bare_alone", "bare", "echo", False, 1),
         Case("orchid_alone", "orchid", "oip", False, 1),
+        Case("lean_alone", "lean", "echo", False, 1),
     )
 
 
@@ -104,10 +110,10 @@ def run_overhead(
         cluster = stack.enter_context(LocalCluster(spec))
         cluster.wait_ready(timeout_s=60)
         answer = _one_answer(cluster.address, workloads["ids"])
-        bare, bare_pid = stack.enter_context(bare_echo(base, answer))
         servers = {
             "orchid": (cluster.address, cluster.pid("controlplane")),
-            "bare": (bare, bare_pid),
+            "bare": stack.enter_context(bare_echo(base, answer, as_it_comes(os.environ))),
+            "lean": stack.enter_context(bare_echo(base, answer, os.environ)),
         }
         total = settings.repeats * len(chosen)
         for repeat in range(settings.repeats):
@@ -123,6 +129,7 @@ def run_overhead(
             "model": MODEL,
             "variant": VARIANT,
             "answer_bytes": len(answer),
+            "fewer_threads": os.environ.get(SWITCH) == FEWER_THREADS,
         },
         points=[asdict(sample) for sample in samples],
         summary=summarise(samples),
@@ -135,6 +142,7 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
     `cpu_ratio` and `p50_ratio` are Orchid over bare; `stream_cpu_ratio` is a streamed over
     a unary request's CPU, both Orchid's, `bare_stream_cpu_ratio` the same of the bare echo:
     what the transport alone leaves of that bar. `stream_over_bare` compares the streams.
+    What is called `lean` is the same of the bare echo on fewer threads.
     `rps_per_core` is what one core of control plane carries in unary requests. `text_cpu_ms`
     is a unary request of text.
     """
@@ -149,6 +157,8 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
     alone = mid("orchid_alone", lambda s: s.p50_ms)
     bare_alone = mid("bare_alone", lambda s: s.p50_ms)
     native = mid("orchid_native_saturated", cpu_ms)
+    lean, lean_stream = mid("lean_saturated", cpu_ms), mid("lean_stream", cpu_ms)
+    lean_alone = mid("lean_alone", lambda s: s.p50_ms)
     return {
         "cpu_ratio": unary / bare,
         "p50_ratio": alone / bare_alone,
@@ -161,6 +171,12 @@ def summarise(samples: Sequence[Sample]) -> dict[str, float]:
         "bare_stream_cpu_ms": mid("bare_stream", cpu_ms),
         "bare_stream_cpu_ratio": mid("bare_stream", cpu_ms) / bare,
         "stream_over_bare": mid("orchid_stream", cpu_ms) / mid("bare_stream", cpu_ms),
+        "lean_cpu_ms": lean,
+        "lean_p50_ms": lean_alone,
+        "lean_cpu_ratio": unary / lean,
+        "lean_p50_ratio": alone / lean_alone,
+        "lean_stream_cpu_ms": lean_stream,
+        "lean_stream_cpu_ratio": lean_stream / lean,
         "native_cpu_ms": native,
         "native_stream_cpu_ms": mid("orchid_native_stream", cpu_ms),
         "native_cpu_ratio": native / bare,
@@ -240,21 +256,26 @@ def _one_answer(address: str, workload: Workload) -> bytes:
 
 
 @contextmanager
-def bare_echo(base: Path, answer: bytes) -> Iterator[tuple[str, int]]:
+def bare_echo(
+    base: Path, answer: bytes, environment: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
     """Runs both echo processes; yields the front's address and process id."""
     (base / "answer").write_bytes(answer)
     with ExitStack() as stack:
-        back, _ = _start_echo(stack, "back", "--answer", str(base / "answer"))
-        yield _start_echo(stack, "front", "--back", back)
+        back, _ = _start_echo(stack, environment, "back", "--answer", str(base / "answer"))
+        yield _start_echo(stack, environment, "front", "--back", back)
 
 
-def _start_echo(stack: ExitStack, *arguments: str) -> tuple[str, int]:
+def _start_echo(
+    stack: ExitStack, environment: Mapping[str, str], *arguments: str
+) -> tuple[str, int]:
     process = stack.enter_context(
         subprocess.Popen(
             [sys.executable, "-m", "bench.echo", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment,
         )
     )
     stack.callback(process.kill)

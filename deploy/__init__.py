@@ -1,5 +1,8 @@
 """How Orchid is run; what was compiled of the services is found before anything imports them."""
 
-from deploy import compiled
+import os
 
+from deploy import compiled, transport
+
+transport.choose(os.environ)
 compiled.use_all()

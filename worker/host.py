@@ -110,7 +110,7 @@ class ModelHost:
         # Replaced, never changed, so that they are read without the lock. A model that
         # unloads takes no new work but still runs what was accepted.
         self._runnable: Mapping[tuple[str, str], LoadedVariant] = {}
-        self._admitting: frozenset[tuple[str, str]] = frozenset()
+        self._admitting: Mapping[tuple[str, str], LoadedVariant] = {}
 
     def available_models(self) -> tuple[str, ...]:
         """Names of the repository's folders that hold a manifest, sorted."""
@@ -139,10 +139,11 @@ class ModelHost:
         with self._lock:
             return dict(self._unreadable)
 
-    def admit(self, model: str, variant: str) -> None:
-        """Raises NotFound or Unavailable when a batch for the variant cannot run now."""
-        if (model, variant) not in self._admitting:
+    def admit(self, model: str, variant: str) -> LoadedVariant:
+        """What will run a batch; raises NotFound or Unavailable when it cannot run now."""
+        if (loaded := self._admitting.get((model, variant))) is None:
             raise self._why_not(model, variant)
+        return loaded
 
     def any_variant(self, model: str) -> str:
         """A variant of a model, one that serves if there is any; empty for unknown models."""
@@ -396,9 +397,9 @@ class ModelHost:
                 for name, model in self._models.items()
                 for variant, loaded in model.loaded.items()
             }
-            self._admitting = frozenset(
-                (name, variant)
-                for name, variant in self._runnable
-                if self._models[name].state is not ModelState.UNLOADING
-            )
+            self._admitting = {
+                key: loaded
+                for key, loaded in self._runnable.items()
+                if self._models[key[0]].state is not ModelState.UNLOADING
+            }
         self._on_change()

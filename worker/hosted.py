@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +14,7 @@ from worker.errors import ModelLoadError
 from worker.execution import Session
 from worker.models.manifest import FileRef, Manifest, Variant, size_fault
 from worker.profile import VariantProfile
+from worker.records import Item
 from worker.scheduling.cost import StepCost
 
 
@@ -76,6 +78,13 @@ class LoadedVariant:
     resident_bytes: int
     profile: VariantProfile | None = None
     decode: DecodeCapacity | None = None
+
+    def predict_us(self, items: Collection[Item]) -> float:
+        """Predicted time of a run of these items; infinite for tensors and without a profile."""
+        lengths = [length for item in items for length in item.lengths]
+        if self.profile is None or not lengths:
+            return math.inf
+        return self.profile.predict_us(lengths)
 
 
 @dataclass(slots=True)

@@ -2,46 +2,42 @@
 
 The state belongs to one lock. Batches are submitted, cancelled and expired from the event
 loop; the engine thread takes, runs and finishes them; outcomes go back to the event loop,
-all that are ready in one wake-up.
+all that are ready in one wake-up. Runs that take no longer than the way to the engine thread
+and back are spared it: whoever submits them runs them, while the engine thread sleeps.
 """
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
-import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
-from worker.errors import EngineFault, InvalidInput, RunTerminated, WorkerError
+from worker.errors import InvalidInput, WorkerError
 from worker.jobs import Call, Job, Place, Token
-from worker.records import Batch, BatchOutcome, Execution, Item, ItemOutcome, LoopState
+from worker.records import Batch, BatchOutcome, ItemOutcome, LoopState
 from worker.refusals import Cancelled, Expired, Unavailable
-
-log = logging.getLogger(__name__)
+from worker.runs import ABANDONED, Runner, run_guarded
 
 T = TypeVar("T")
+Wake: TypeAlias = Callable[[Callable[[], None]], object]
+Begun: TypeAlias = tuple[Job, Token, list[int], int]
 
 # How long background calls let batches pass before one of them runs.
 _PATIENCE_NS = 100_000_000
+# A run on the event loop holds up cancels, deadlines and reports, so it must not take longer
+# than this; after one that did, all runs are the engine thread's for a while.
+LONGEST_IN_PLACE_NS = 1_000_000
+_DISTRUST_NS = 1_000_000_000
 
 CANCELLED = Cancelled("the caller took the item back")
 EXPIRED_WAITING = Expired("the deadline passed before the run began")
 EXPIRED_RUNNING = Expired("the deadline passed during the run, which was terminated")
 DRAINING = Unavailable("the worker is draining and takes no new work")
-ABANDONED = Unavailable("the worker ended before the item was answered")
-
-
-class Runner(Protocol):
-    """Executes items of one variant; called on the engine thread only."""
-
-    def run(self, model: str, variant: str, items: Collection[Item], token: Token) -> Execution:
-        """Returns one outcome an item; raises WorkerError when none of them has an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,8 @@ class EngineLoop:
     """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
 
     `bound` is the exact number of items that may wait. `wake` schedules a callback on the
-    event loop (`call_soon_threadsafe`); sinks are called there. `when_idle` is called on the
+    event loop from any thread (`call_soon_threadsafe`), `soon` from the event loop's own
+    (`call_soon`, `wake` by default); sinks are called there. `when_idle` is called on the
     engine thread once nothing has come for `idle_after_s`.
     """
 
@@ -67,7 +64,8 @@ class EngineLoop:
         bound: int,
         clocks: Clocks,
         make_token: Callable[[], Token],
-        wake: Callable[[Callable[[], None]], object],
+        wake: Wake,
+        soon: Wake | None = None,
         when_idle: Callable[[], None] | None = None,
         idle_after_s: float = 1.0,
     ) -> None:
@@ -76,6 +74,7 @@ class EngineLoop:
         self._clocks = clocks
         self._make_token = make_token
         self._wake = wake
+        self._soon = soon or wake
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -95,6 +94,7 @@ class EngineLoop:
         self._completed_items = 0
         self._run_cpu_ns = 0
         self._expired_items_executed = 0
+        self._in_place_from_ns = 0
         # Called on the event loop when nothing is queued, running or undelivered.
         self._idle_callbacks: list[Callable[[], None]] = []
 
@@ -107,6 +107,7 @@ class EngineLoop:
         self.abandon()
         with self._lock:
             self._stopping = True
+            self._asleep = False
             calls = [entry for entry in self._queue if isinstance(entry, Call)]
             calls += self._background
             self._queue.clear()
@@ -117,12 +118,17 @@ class EngineLoop:
         if self._engine_thread.is_alive():
             self._engine_thread.join()
 
-    def submit(self, batch: Batch, sink: Callable[[BatchOutcome], None]) -> Job:
+    def submit(
+        self, batch: Batch, sink: Callable[[BatchOutcome], None], *, in_place: bool = False
+    ) -> Job:
         """Queues a batch; whatever happens, `sink` gets exactly one outcome for it, later.
 
         A batch that would exceed the bound, or that comes while draining, ends Unavailable.
+        `in_place` asks to run it here and now, which is done while the engine thread sleeps
+        and nothing else waits; call it on the event loop then, and only for short runs.
         """
         job = Job(batch, sink)
+        run = None
         with self._lock:
             refusal = self._refusal(job)
             if refusal is not None:
@@ -130,9 +136,14 @@ class EngineLoop:
             if job.live == 0:
                 self._finish_unrun(job)
                 return job
-            self._queue[job] = None
             self._queued_items += job.live
-            self._rouse()
+            if in_place and self._free():
+                run = self._begin(job, self._soon)
+            else:
+                self._queue[job] = None
+                self._rouse()
+        if run is not None:
+            self._run(run, self._soon)
         return job
 
     def refuse(
@@ -247,21 +258,26 @@ class EngineLoop:
             job.token.terminate()
         return ended
 
-    def _finish_unrun(self, job: Job) -> None:
+    def _free(self) -> bool:
+        """Whether the engine thread has nothing to do, and its place may be taken."""
+        idle = self._asleep and self._running is None and not (self._queue or self._background)
+        return idle and self._clocks.now_ns() >= self._in_place_from_ns
+
+    def _finish_unrun(self, job: Job, wake: Wake | None = None) -> None:
         now = self._clocks.now_ns()
         endings = tuple(ending for ending in job.endings if ending is not None)
-        self._finish(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0))
+        self._finish(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0), wake)
 
-    def _finish(self, job: Job, outcome: BatchOutcome) -> None:
+    def _finish(self, job: Job, outcome: BatchOutcome, wake: Wake | None) -> None:
         job.place = Place.DONE
         job.token = None
         self._finished.append((job, outcome))
-        self._signal()
+        self._signal(wake)
 
-    def _signal(self) -> None:
+    def _signal(self, wake: Wake | None = None) -> None:
         if not self._signalled:
             self._signalled = True
-            self._wake(self._deliver)
+            (wake or self._wake)(self._deliver)
 
     def _deliver(self) -> None:
         """Hands finished batches to their sinks; runs on the event loop."""
@@ -295,7 +311,7 @@ class EngineLoop:
                 self._asleep = entry is None
                 run = self._begin(entry) if isinstance(entry, Job) else None
             if run is not None:
-                self._run(*run)
+                self._run(run)
             elif isinstance(entry, Call):
                 entry.run()
             elif entry is None:
@@ -311,22 +327,25 @@ class EngineLoop:
         self._wakeups.get()
 
     def _take(self) -> Job | Call | None:
+        if self._running is not None:
+            # A run in place; its end rouses this thread.
+            return None
         if self._background and (
             not self._queue or self._clocks.now_ns() - self._background[0].since_ns > _PATIENCE_NS
         ):
             return self._background.popleft()
         return self._queue.popitem(last=False)[0] if self._queue else None
 
-    def _begin(self, job: Job) -> tuple[Job, Token, list[int], int] | None:
+    def _begin(self, job: Job, wake: Wake | None = None) -> Begun | None:
         """Moves a job to the engine; its items that are too late end here, unexecuted.
 
-        Returns what `_run` takes, or None when nothing of the job is left to run.
+        Returns what `_run` takes; None when nothing is left to run.
         """
         started_ns = self._clocks.now_ns()
         self._queued_items -= job.live
         job.end_late(started_ns, EXPIRED_WAITING)
         if job.live == 0:
-            self._finish_unrun(job)
+            self._finish_unrun(job, wake)
             return None
         job.place = Place.RUNNING
         job.token = token = self._make_token()
@@ -334,10 +353,11 @@ class EngineLoop:
         self._running_items = job.live
         return job, token, job.live_indices(), started_ns
 
-    def _run(self, job: Job, token: Token, indices: list[int], started_ns: int) -> None:
+    def _run(self, begun: Begun, wake: Wake | None = None) -> None:
+        job, token, indices, started_ns = begun
         items = [job.batch.items[index] for index in indices]
         cpu_before = self._clocks.cpu_ns()
-        execution = self._execute(job.batch, items, token)
+        execution = run_guarded(self._runner, job.batch, items, token)
         cpu_ns = self._clocks.cpu_ns() - cpu_before
         ended_ns = self._clocks.now_ns()
         with self._lock:
@@ -361,22 +381,9 @@ class EngineLoop:
                     execution.tokens,
                     len(items),
                 ),
+                wake,
             )
-
-    def _execute(self, batch: Batch, items: list[Item], token: Token) -> Execution:
-        """Runs items; an error that concerns all of them becomes the outcome of each."""
-        error: WorkerError
-        try:
-            return self._runner.run(batch.model, batch.variant, items, token)
-        except RunTerminated:
-            # Who terminated it has ended the items already, so this reaches nobody.
-            error = ABANDONED
-        except WorkerError as raised:
-            error = raised
-        except Exception as fault:
-            # The thread outlives a fault of ours; where it happened is logged, the text that
-            # may quote content is not.
-            frames = "".join(traceback.format_tb(fault.__traceback__))
-            log.error("run failed with %s at\n%s", type(fault).__name__, frames)
-            error = EngineFault(f"the worker failed with {type(fault).__name__}")
-        return Execution((error,) * len(items), 0)
+            if self._queue or self._background:
+                self._rouse()
+            if wake is not None and ended_ns - started_ns > LONGEST_IN_PLACE_NS:
+                self._in_place_from_ns = ended_ns + _DISTRUST_NS

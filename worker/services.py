@@ -142,6 +142,7 @@ class EncoderService:
             clocks=means.clocks,
             make_token=engine.RunToken,
             wake=around.loop.call_soon_threadsafe,
+            soon=around.loop.call_soon,
             when_idle=engine.trim_memory,
         )
         self.drainer = Drainer(self.engine, around.changes.notify)

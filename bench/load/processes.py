@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from deploy.transport import as_it_comes
 
 _START_AFTER_NS = 100_000_000
 _TICK_S = 0.2
@@ -57,7 +60,13 @@ def drive(
 def _start(command: Sequence[str], log: Path) -> subprocess.Popen[str]:
     with log.open("w") as output:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            # A caller's gRPC is as it comes.
+            env=as_it_comes(os.environ),
         )
 
 

@@ -55,6 +55,7 @@ PACKAGES = {
         "records.py",
         "jobs.py",
         "loop.py",
+        "runs.py",
         "execution.py",
         "watchdog.py",
         "rpc/convert.py",

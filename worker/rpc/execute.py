@@ -21,6 +21,8 @@ from worker.rpc.handlers import decoded
 from worker.telemetry import Tracing
 from worker.watchdog import Watchdog
 
+# Runs of up to this are not worth two threads' wake-ups and what these do to each other.
+_IN_PLACE_US = 200.0
 # Answered batches that may wait for a caller that does not read, before its input waits too.
 _MOST_UNREAD = 1024
 
@@ -88,22 +90,24 @@ class ExecuteStream:
     def _receive(self, request: worker_pb2.ExecuteRequest) -> None:
         arrived_ns = self._parts.now_ns()
         unknown = self._cancel(request.cancel_item_ids) if request.cancel_item_ids else ()
+        alone = len(request.batches) == 1
         for message in request.batches:
-            self._accept(batch_from(message, arrived_ns))
+            self._accept(batch_from(message, arrived_ns), alone)
         if unknown:
             # A batch and its cancellation may leave the caller in one message.
             self._cancel(unknown)
 
-    def _accept(self, batch: Batch) -> None:
+    def _accept(self, batch: Batch, alone: bool) -> None:
         parts = self._parts
         batch = self._without_duplicates(batch)
         self._unanswered += 1
         try:
-            parts.host.admit(batch.model, batch.variant)
+            loaded = parts.host.admit(batch.model, batch.variant)
         except WorkerError as error:
             job = parts.engine.refuse(batch, self._answer, error)
         else:
-            job = parts.engine.submit(batch, self._answer)
+            in_place = alone and loaded.predict_us(batch.items) <= _IN_PLACE_US
+            job = parts.engine.submit(batch, self._answer, in_place=in_place)
         deadline_ns = 0
         for item in batch.items:
             if item.fault is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def test_ratios_are_of_medians() -> None:
             repeat=repeat,
             answered_per_s=1000.0,
             cpu_ms=cpu.get(case.name, 1.0) * factor,
-            p50_ms=(1.0 if case.server == "bare" else 1.2) * factor,
+            p50_ms={"bare": 1.0, "lean": 0.8, "orchid": 1.2}[case.server] * factor,
             p99_ms=2.0,
             driver_cpu_ms=0.1,
         )
@@ -30,12 +31,13 @@ def test_ratios_are_of_medians() -> None:
     summary = summarise(samples)
     assert summary["cpu_ratio"] == pytest.approx(1.2)
     assert summary["p50_ratio"] == pytest.approx(1.2)
+    assert summary["lean_p50_ratio"] == pytest.approx(1.5)
     assert summary["stream_cpu_ratio"] == pytest.approx(1 / 3)
     assert summary["rps_per_core"] == pytest.approx(1000 / 0.6)
 
 
 def test_the_echo_answers_through_both_hops(tmp_path: Path) -> None:
-    with bare_echo(tmp_path, b"the answer") as (address, pid):
+    with bare_echo(tmp_path, b"the answer", os.environ) as (address, pid):
         assert pid > 0
         with grpc.insecure_channel(address) as channel:
             call: Any = channel.unary_unary(UNARY_METHOD)
@@ -46,7 +48,7 @@ def test_the_echo_answers_through_both_hops(tmp_path: Path) -> None:
 def test_the_echo_answers_every_message_of_a_stream_by_its_number(tmp_path: Path) -> None:
     numbers = [number.to_bytes(ID_BYTES, "little") for number in range(20)]
     with (
-        bare_echo(tmp_path, b"the answer") as (address, _),
+        bare_echo(tmp_path, b"the answer", os.environ) as (address, _),
         grpc.insecure_channel(address) as channel,
     ):
         call: Any = channel.stream_stream(STREAM_METHOD)

@@ -4,102 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.errors import EngineFault, InvalidInput, RunTerminated, WorkerError
-from worker.jobs import Token
-from worker.loop import Clocks, EngineLoop
-from worker.records import Batch, BatchOutcome, Execution, Item
+from tests.unit.worker.engine_bench import CONTENT, FAR, PATIENCE_S, Bench, kinds
+from worker.errors import EngineFault, InvalidInput, WorkerError
+from worker.records import Batch, BatchOutcome, Item
 from worker.refusals import Cancelled, Expired, Unavailable
-
-PATIENCE_S = 10.0
-FAR = 1 << 62
-CONTENT = "secret"  # what no log may hold
-
-
-class Flag:
-    """A token that a scripted runner can wait on."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-
-    def terminate(self) -> None:
-        self.event.set()
-
-
-class Runner:
-    """Answers each item with its id; runs of variant `held` last until told or terminated."""
-
-    def __init__(self) -> None:
-        self.started: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
-        self.let_go = threading.Event()
-        self.executed: list[int] = []
-
-    def run(self, model: str, variant: str, items: Collection[Item], token: Token) -> Execution:
-        self.executed += [item.item_id for item in items]
-        if variant == "held":
-            assert isinstance(token, Flag)
-            self.started.put(tuple(item.item_id for item in items))
-            while not self.let_go.wait(0.001):
-                if token.event.is_set():
-                    raise RunTerminated("terminated")
-        if variant == "wrong":
-            raise ZeroDivisionError(CONTENT)
-        if variant == "faulty":
-            raise EngineFault("the graph failed")
-        return Execution(tuple({"id": np.array([item.item_id])} for item in items), len(items))
-
-
-class Bench:
-    """An engine loop whose event loop is the test itself."""
-
-    def __init__(self, bound: int = 8, when_idle: Callable[[], None] | None = None) -> None:
-        self.runner = Runner()
-        self.callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.outcomes: list[BatchOutcome] = []
-        self.now = 1_000
-        self.wakeups = 0
-        self.loop = EngineLoop(
-            self.runner,
-            bound=bound,
-            clocks=Clocks(now_ns=lambda: self.now, cpu_ns=time.thread_time_ns),
-            make_token=Flag,
-            wake=self._wake,
-            when_idle=when_idle,
-            idle_after_s=0.01,
-        )
-        self.loop.start()
-
-    def _wake(self, callback: Callable[[], None]) -> None:
-        self.wakeups += 1
-        self.callbacks.put(callback)
-
-    def take(self, outcomes: int) -> list[BatchOutcome]:
-        """Runs callbacks until that many more outcomes came, and returns all so far."""
-        wanted = len(self.outcomes) + outcomes
-        while len(self.outcomes) < wanted:
-            self.callbacks.get(timeout=PATIENCE_S)()
-        return self.outcomes
-
-    def drain_callbacks(self) -> None:
-        while not self.callbacks.empty():
-            self.callbacks.get()()
-
-    def batch(self, *ids: int, variant: str = "plain", deadline_ns: int = FAR) -> Batch:
-        items = tuple(Item(item_id=i, deadline_ns=deadline_ns) for i in ids)
-        return Batch(ids[0] if ids else 0, "model", variant, items, self.now)
-
-    def hold(self, item_id: int = 1000) -> None:
-        """Occupies the engine until `runner.let_go`, and returns once it is occupied."""
-        self.loop.submit(self.batch(item_id, variant="held"), self.outcomes.append)
-        assert self.runner.started.get(timeout=PATIENCE_S) == (item_id,)
 
 
 @pytest.fixture
@@ -107,10 +22,6 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.loop.stop()
-
-
-def kinds(outcome: BatchOutcome) -> list[str]:
-    return [type(o).__name__ if isinstance(o, WorkerError) else "ok" for o in outcome.outcomes]
 
 
 def test_every_item_gets_its_own_answer(bench: Bench) -> None:

@@ -1,0 +1,43 @@
+"""One run of a batch on the engine, whose every end is an outcome."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Collection
+from typing import Protocol
+
+from worker.errors import EngineFault, RunTerminated, WorkerError
+from worker.jobs import Token
+from worker.records import Batch, Execution, Item
+from worker.refusals import Unavailable
+
+log = logging.getLogger(__name__)
+
+ABANDONED = Unavailable("the worker ended before the item was answered")
+
+
+class Runner(Protocol):
+    """Executes items of one variant; called by one thread at a time."""
+
+    def run(self, model: str, variant: str, items: Collection[Item], token: Token) -> Execution:
+        """Returns one outcome an item; raises WorkerError when none of them has an answer."""
+
+
+def run_guarded(runner: Runner, batch: Batch, items: list[Item], token: Token) -> Execution:
+    """Runs items of a batch; an error that concerns all of them becomes the outcome of each."""
+    error: WorkerError
+    try:
+        return runner.run(batch.model, batch.variant, items, token)
+    except RunTerminated:
+        # Who terminated it has ended the items already, so this reaches nobody.
+        error = ABANDONED
+    except WorkerError as raised:
+        error = raised
+    except Exception as fault:
+        # The thread outlives a fault of ours; where it happened is logged, the text that
+        # may quote content is not.
+        frames = "".join(traceback.format_tb(fault.__traceback__))
+        log.error("run failed with %s at\n%s", type(fault).__name__, frames)
+        error = EngineFault(f"the worker failed with {type(fault).__name__}")
+    return Execution((error,) * len(items), 0)
