@@ -33,9 +33,10 @@ from worker.generation.records import (
     LaneLoad,
 )
 from worker.jobs import Call, Token
-from worker.loop import ABANDONED, CANCELLED, DRAINING, EXPIRED_WAITING, Clocks
+from worker.loop import CANCELLED, DRAINING, EXPIRED_WAITING, Clocks
 from worker.records import LoopState
 from worker.refusals import Unavailable
+from worker.runs import ABANDONED
 from worker.scheduling.records import Ended, Reason, Step
 
 log = logging.getLogger(__name__)
