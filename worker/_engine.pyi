@@ -48,6 +48,34 @@ class KvArena:
     def filled(self) -> NDArray[np.int32]: ...
     def stats(self) -> tuple[int, int, int, int, int, int, bool]: ...
 
+class DenseStep:
+    def __init__(
+        self,
+        arena: KvArena,
+        *,
+        row_offsets: NDArray[np.int32],
+        past_lengths: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+    ) -> None: ...
+    def gather(
+        self,
+        width: int,
+        keys: list[NDArray[np.float32]],
+        values: list[NDArray[np.float32]],
+        *,
+        threads: int,
+    ) -> None: ...
+    def scatter(
+        self,
+        width: int,
+        keys: list[NDArray[np.float32]],
+        values: list[NDArray[np.float32]],
+        *,
+        threads: int,
+    ) -> None: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+
 def run_step(
     session: Session,
     arena: KvArena,
@@ -74,3 +102,4 @@ def simd() -> str: ...
 def cpu_model() -> str: ...
 def machine_class() -> str: ...
 def measure_fma_rate(seconds: float) -> float: ...
+def measure_read_rate(threads: int, seconds: float) -> float: ...

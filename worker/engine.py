@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,6 +238,62 @@ class KvArena:
         return KvStats(*self._arena.stats())
 
 
+class DenseStep:
+    """An open step on an arena whose keys and values are copied as dense tensors.
+
+    A context manager: the step is checked and opened when it is made, as `Session.run_step` does,
+    and ends with the block; its tokens count only when it was committed. Tensors are float32
+    [sequences, kv_heads, tokens, head_dim], one of each for every layer.
+    """
+
+    def __init__(
+        self,
+        arena: KvArena,
+        *,
+        row_offsets: NDArray[np.int32],
+        past_lengths: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+    ) -> None:
+        self._step = _engine.DenseStep(
+            arena._arena,
+            row_offsets=row_offsets,
+            past_lengths=past_lengths,
+            block_table=block_table,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._step.close()
+
+    def gather(
+        self,
+        width: int,
+        keys: Sequence[NDArray[np.float32]],
+        values: Sequence[NDArray[np.float32]],
+        *,
+        threads: int,
+    ) -> None:
+        """Fill tensors of `width` tokens with the cached ones, each sequence's at the end."""
+        self._step.gather(width, list(keys), list(values), threads=threads)
+
+    def scatter(
+        self,
+        width: int,
+        keys: Sequence[NDArray[np.float32]],
+        values: Sequence[NDArray[np.float32]],
+        *,
+        threads: int,
+    ) -> None:
+        """Write the step's tokens, which lie behind the first `width` of the tensors."""
+        self._step.scatter(width, list(keys), list(values), threads=threads)
+
+    def commit(self) -> None:
+        """Let the written tokens count."""
+        self._step.commit()
+
+
 @lru_cache(maxsize=1)
 def runtime_info() -> RuntimeInfo:
     """What was opened when this module was imported."""
@@ -267,6 +323,11 @@ def trim_memory() -> None:
 def measure_fma_rate(seconds: float) -> float:
     """One thread's peak fp32 multiply-add rate in GFLOP/s, measured for about `seconds`."""
     return _engine.measure_fma_rate(seconds)
+
+
+def measure_read_rate(threads: int, seconds: float) -> float:
+    """GB/s at which `threads` threads read memory beyond all caches, over about `seconds`."""
+    return _engine.measure_read_rate(threads, seconds)
 
 
 def machine_class() -> str:

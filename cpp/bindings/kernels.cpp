@@ -67,6 +67,8 @@ void BindKernels(py::module_& module) {
   module.def("machine_class", &MachineClass);
   module.def("measure_fma_rate", &MeasureFmaRate, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("measure_read_rate", &MeasureReadRate, py::arg("threads"), py::arg("seconds"),
+             py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace orchid::bindings

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.bench_decode import decode
 from deploy.cli.bench_load import load
 from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(load)
 app.command()(sweep)
 app.command()(scenario)
+app.command()(decode)
 
 
 @app.command()

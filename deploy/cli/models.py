@@ -232,7 +232,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="A rated set: movie-reviews, amazon-reviews, nyt-editorials or tweets. Repeat it "
-            "for several; default: all four.",
+            "for several; default: all four. A language model has austen-novels.",
             show_default=False,
         ),
     ] = None,
@@ -241,46 +241,29 @@ def evaluate(
         list[str] | None, typer.Option(help="Only this variant; repeat it for several.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="Only so many texts of each population. 0: all.")
+        int,
+        typer.Option(min=0, help="Only so many texts of each population (windows). 0: all."),
     ] = 0,
     repository: RepositoryOption = None,
 ) -> None:
     """Measure quality on further populations and record it in the manifest.
 
+    A classifier's accuracy on rated texts; a language model's perplexity on six novels, with
+    its agreement with and divergence from its fp32 variant.
+
     Keeps what is done every few seconds: running it again goes on, or only looks. The
     model's digest changes with its evidence, so restart the cluster afterwards.
     """
+    from deploy.cli.model_evaluate import Wanted, evaluate_model
     from deploy.cli.model_progress import model_progress
     from deploy.cli.model_tables import evidence_table
-    from worker.engine import Session, machine_class, runtime_info
-    from worker.models.evidence import Evaluation
-    from worker.models.packages import PackageCache, cache_folder
-    from worker.models.populations import (
-        RATED_LABELS,
-        RATED_SETS,
-        labelled_population,
-        rated_population,
-    )
-    from worker.models.quality import read_labelled
     from worker.models.repository import find_model
 
-    target = _chosen(repository)
+    wanted = Wanted(population or (), variant or (), labelled, limit)
+    folder = _chosen(repository) / name
     with _faults_told(), model_progress(_console()) as progress:
-        manifest = find_model(target, name)
-        wanted = population or ([] if labelled else [rated.population for rated in RATED_SETS])
-        if wanted and manifest.labels != RATED_LABELS:
-            fail(
-                f"expected labels {', '.join(RATED_LABELS)} for rated sets; "
-                f"got {', '.join(manifest.labels) or 'none'}",
-                "give --labelled FILE",
-            )
-        files = PackageCache(cache_folder(), progress)
-        populations = [rated_population(item, files) for item in wanted]
-        if labelled is not None:
-            populations.append(labelled_population(read_labelled(labelled, manifest.labels)))
-        engine = f"{machine_class()} {runtime_info().library_version}"
-        evaluation = Evaluation(target / name, engine, Session, progress)
-        manifest = evaluation.run(variant or (), [item.first(limit) for item in populations])
+        manifest = find_model(folder.parent, name)
+        manifest = evaluate_model(folder, manifest, wanted, progress)
     _console().print(evidence_table(manifest))
 
 

@@ -54,7 +54,8 @@ class TensorSpec:
 class QualityEvidence:
     """A measured quality: value of ``metric`` on ``n`` items of ``population``, with its interval.
 
-    ``low`` and ``high`` bound the 95 % Wilson score interval.
+    ``low`` and ``high`` bound the 95 % interval: Wilson's score interval for shares, a normal one
+    over windows of text for perplexities and divergences.
     """
 
     __pydantic_config__ = _STRICT

@@ -30,4 +30,8 @@ std::string MachineClass();
 // 0 < seconds <= 60.
 double MeasureFmaRate(double seconds);
 
+// The rate in GB/s at which `threads` threads together read memory that no cache holds, over about
+// `seconds`. Throws InvalidInput unless 1 <= threads <= 1024 and 0 < seconds <= 60.
+double MeasureReadRate(int threads, double seconds);
+
 }  // namespace orchid

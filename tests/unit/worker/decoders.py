@@ -14,6 +14,7 @@ from worker.engine import KvArena, Session
 from worker.models.decoder import Decoder
 from worker.models.graph import write_graph
 from worker.models.paged import DecoderPrecision, PagedEmitter, shared_weights
+from worker.models.stock_decoder import emit_stock
 from worker.models.weights import write_weights
 from worker.scheduling.blocks import BlockLedger, blocks_for
 
@@ -27,6 +28,15 @@ def write_decoder(folder: Path, decoder: Decoder, precision: DecoderPrecision = 
     write_graph(model, graph)
     write_weights(own, folder / f"{precision}.weights")
     write_weights(shared_weights(decoder, "shared.weights"), folder / "shared.weights")
+    return graph
+
+
+def write_stock(folder: Path, decoder: Decoder) -> Path:
+    """Write the stock graph and its weights; return the graph's path."""
+    graph = folder / "stock.onnx"
+    model, own = emit_stock(decoder, "stock.weights")
+    write_graph(model, graph)
+    write_weights(own, folder / "stock.weights")
     return graph
 
 

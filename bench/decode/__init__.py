@@ -1,0 +1,1 @@
+"""`orchid bench decode`: what decoding reaches, beside the machine and beside other runtimes."""
