@@ -98,8 +98,10 @@ def _lines(entry: bytes) -> list[str]:
             flags, size = struct.unpack_from(">ii", entry, at)
             if flags & 0xFF != _CHARACTERS or size < 0:
                 raise ValueError("expected strings without missing values")
-            found.append(entry[at + 8 : at + 8 + size].decode())
             at += 8 + size
+            if at > len(entry):
+                raise ValueError("expected whole strings, got the end of the entry")
+            found.append(entry[at - size : at].decode())
     except struct.error as error:
         raise ValueError(f"expected a whole character vector: {error}") from None
     return found
