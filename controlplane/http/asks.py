@@ -89,9 +89,9 @@ def provenance_headers(provenance: Provenance, **more: object) -> dict[str, str]
 
 
 def fingerprint(provenance: Provenance) -> str:
-    """`system_fingerprint`: variant and the first digits of the manifest that answered."""
+    """`system_fingerprint`: the first digits of the manifest, and the variant that answered."""
     digest = provenance.manifest_digest.rpartition(":")[2]
-    return f"fp_{digest[:12]}"
+    return f"fp_{digest[:12]}_{provenance.variant}"
 
 
 def _plain(value: str) -> str:

@@ -256,17 +256,13 @@ class Answer:
         await self._start(200, {**_EVENTS, **headers})
         self._open = True
 
-    async def piece(self, piece: bytes, *, within_s: float) -> None:
-        """Whole events; waits while the caller has no room for them.
+    async def piece(self, piece: bytes) -> None:
+        """Whole events; waits while the caller has no room for them."""
+        await self._body(piece, more=True)
 
-        Raises Cancelled when it had none for `within_s`.
-        """
-        try:
-            async with asyncio.timeout(within_s):
-                await self._body(piece, more=True)
-        except TimeoutError:
-            self._open = False
-            raise Cancelled("the caller reads nothing any more") from None
+    def abandon(self) -> None:
+        """The caller reads nothing any more: whatever else is said would wait for it, too."""
+        self._open = False
 
     async def end(self) -> None:
         """The last event was sent."""

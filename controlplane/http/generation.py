@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic_core import to_json
 
-from controlplane.errors import TooLate
+from controlplane.errors import Cancelled, TooLate
 from controlplane.generation.open import Generation
 from controlplane.generation.records import (
     Admitted,
@@ -131,6 +131,14 @@ class Writing:
 
     async def stream(self, answer: Answer, *, usage: bool) -> None:
         """Answer in pieces; an error before the first is raised as one of the whole."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                await self._stream(answer, limit, usage=usage)
+        except TimeoutError:
+            answer.abandon()
+            raise Cancelled("the deadline passed and the caller had not read the answer") from None
+
+    async def _stream(self, answer: Answer, limit: asyncio.Timeout, *, usage: bool) -> None:
         async with aclosing(self._events()) as events:
             waiting = set(range(len(self._asks)))
             early: list[Numbered] = []
@@ -139,6 +147,8 @@ class Writing:
                     waiting.discard(prompt)
                     if waiting:
                         continue
+                    left_s = (self._ends_ns - self._generating.now_ns()) / 1e9
+                    limit.reschedule(asyncio.get_running_loop().time() + left_s + _STALLED_S)
                     self._frame["object"] = self._dialect.kinds[1]
                     self._frame["system_fingerprint"] = fingerprint(told.provenance)
                     if usage:
@@ -152,8 +162,8 @@ class Writing:
                     await self._tell(answer, prompt, told)
             if usage:
                 rest = {"choices": [], "usage": self._usage(), "orchid": self._record()}
-                await self._send(answer, event(to_json({**self._frame, **rest})))
-            await self._send(answer, _DONE)
+                await answer.piece(event(to_json({**self._frame, **rest})))
+            await answer.piece(_DONE)
             await answer.end()
 
     async def _tell(self, answer: Answer, prompt: int, told: GenerationEvent) -> None:
@@ -166,11 +176,7 @@ class Writing:
         else:
             self._count(told)
             return
-        await self._send(answer, event(to_json({**self._frame, "choices": [choice]})))
-
-    async def _send(self, answer: Answer, piece: bytes) -> None:
-        left_s = (self._ends_ns - self._generating.now_ns()) / 1e9
-        await answer.piece(piece, within_s=max(0.0, left_s) + _STALLED_S)
+        await answer.piece(event(to_json({**self._frame, "choices": [choice]})))
 
     # --- events ---------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ async def test_a_chat_is_answered_whole() -> None:
         assert made.usage is not None
         assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 4)
         assert made.usage.total_tokens == 8
-        assert made.system_fingerprint and made.system_fingerprint.startswith("fp_")
+        assert made.system_fingerprint == "fp_w_writer-q4"
         assert made.model_dump()["orchid"]["generations"][0]["first_token_ms"] == 0.9
         await web.house.at_rest()
 
