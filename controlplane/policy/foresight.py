@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from controlplane.policy.calibration import Calibration
 from controlplane.policy.corrections import Corrections
 from controlplane.policy.profiles import Candidate, VariantTable
-from controlplane.policy.punctuality import Punctuality
+from controlplane.policy.punctuality import Punctuality, bin_of
 from controlplane.policy.selector import Estimate
 
 # Variants share the host, so what befalls one is hearsay for the others.
@@ -80,8 +80,9 @@ class Foresight:
             return
         own, ratio = self.punctuality[number], needed_ns / promised_ns
         if whole:
+            place = bin_of(ratio)
             for other in self.punctuality:
-                other.observe(ratio, 1.0 if other is own else _HEARSAY)
+                other.add(place, 1.0 if other is own else _HEARSAY)
         else:
             own.at_least(ratio)
             if needed_ns < slack_ns:

@@ -40,8 +40,8 @@ class HeadValues:
     enough to be used at least once.
     """
 
-    __slots__ = ("_after", "_at", "_mean", "_rates", "_rewards", "_shifts", "_size", "_spacing",
-                 "_step_ns", "_values", "converged", "ready")  # fmt: skip
+    __slots__ = ("_after", "_at", "_lowest", "_mean", "_rates", "_rewards", "_shifts", "_size",
+                 "_spacing", "_step_ns", "_values", "converged", "ready")  # fmt: skip
 
     def __init__(self, deadline_ns: float, shares_ns: Sequence[float]) -> None:
         """`deadline_ns` above 0; `shares_ns` are the tau_k. Values are zero until `improve`.
@@ -55,6 +55,7 @@ class HeadValues:
         self._step_ns = deadline_ns / _STEPS
         self._size = _STEPS + 2 + math.ceil(longest / self._step_ns)
         self._rates = np.geomspace(low, high, _RATES)
+        self._lowest = low
         self._spacing = math.log(high / low) / (_RATES - 1)
         self._mean = _averaging(self._rates * self._step_ns, self._size)
         self._shifts = [divmod(share / self._step_ns, 1.0) for share in shares_ns]
@@ -109,14 +110,17 @@ class HeadValues:
         self, rows: list[list[float]], rate_per_ns: float, ages_ns: Sequence[float]
     ) -> list[float]:
         """Bilinear in age and logarithm of the rate; the edges hold beyond the grid."""
-        rung = math.log(max(rate_per_ns / float(self._rates[0]), 1.0)) / self._spacing
-        row, height = divmod(min(rung, _RATES - 1.001), 1.0)
-        lower, upper = rows[int(row)], rows[int(row) + 1]
-        last = self._size - 1.001
+        rung = math.log(max(rate_per_ns / self._lowest, 1.0)) / self._spacing
+        rung = min(rung, _RATES - 1.001)
+        row = int(rung)
+        height = rung - row
+        lower, upper = rows[row], rows[row + 1]
+        last, step = self._size - 1.001, self._step_ns
         found = []
         for age in ages_ns:
-            place, part = divmod(min(age / self._step_ns, last), 1.0)
+            place = min(age / step, last)
             column = int(place)
+            part = place - column
             low = lower[column] + part * (lower[column + 1] - lower[column])
             high = upper[column] + part * (upper[column + 1] - upper[column])
             found.append(low + height * (high - low))

@@ -157,9 +157,6 @@ class Pool:
                 continue
             self._remove(entry)
             if decision.kind is DecisionKind.RUN:
-                chosen = next(e for e in estimates if e.variant == decision.variant)
-                chance = chosen.chance(situation.slack_ns, trip_ns + taker.start_ns)
-                decision = decision._replace(chance=chance)
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
             self.door.settle(entry.request.tightness, on_time=False)
             return Choice(decision, None, (entry.request,), 0, (False,))

@@ -123,10 +123,11 @@ class Price:
             elif not has_chance(situation, estimates[fastest].sigma):
                 return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
             else:
-                return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation)
+                hope = chances[fastest]
+                return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
         chosen = next(k for k, value in enumerate(worth) if value >= best - _INDIFFERENCE)
         reason = _why(chosen, fastest, estimates, chances)
-        return run(reason, estimates[chosen], estimates, situation)
+        return run(reason, estimates[chosen], estimates, situation, chances[chosen])
 
     def _future(
         self, values: HeadValues, situation: Situation, shares_ns: Sequence[float]

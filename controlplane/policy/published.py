@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from controlplane.policy.admission import Admission, Refusal
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.queueing import erlang_c
-from controlplane.policy.records import Decision, DecisionKind
-from controlplane.policy.selector import Estimate, Reason, Situation, work_ns
+from controlplane.policy.records import Decision
+from controlplane.policy.selector import Estimate, Reason, Situation, run
 
 WINDOW_NS = 1_000_000_000
 PRESSURE_FROM = 50.0
@@ -94,16 +94,7 @@ class Published:
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """Run the fixed variant, late or not."""
-        estimate = estimates[0]
-        return Decision(
-            kind=DecisionKind.RUN,
-            variant=estimate.variant,
-            reason=Reason.FIXED_AT_ARRIVAL,
-            slack_ns=situation.slack_ns,
-            predicted_ns=estimate.predicted_ns,
-            work_ahead_ns=work_ns(estimate, situation),
-            approximation=False,
-        )
+        return run(Reason.FIXED_AT_ARRIVAL, estimates[0], estimates[:1], situation)
 
     def _rate_per_ns(self, now_ns: int) -> float:
         """Arrivals in the last second, this one included, whatever became of them."""

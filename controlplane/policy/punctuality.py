@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 # Bins of a sixteenth of an octave, from a quarter to eight times the prediction.
 _PER_OCTAVE = 16
 _LOWEST = -2
 _BINS = _PER_OCTAVE * 5
 _ONE = -_LOWEST * _PER_OCTAVE
+# Sums are kept for blocks of bins, so that a share costs two short sums and no bin a rebuild.
+_BLOCK = 8
+# Weights are integers, whose sums are exact in any order.
+_UNIT = 1 << 16
 # What the profile's spread counts for, in observations, and how much each new one fades the old.
 _PRIOR = 40.0
 _FADING = 0.005
 # Profiles are taken on a quiet worker; this share of the prior is for what else may happen.
 _SURPRISE = 0.01
 # New weights grow instead of all the others fading; they are scaled back before they overflow.
-_LARGEST_WEIGHT = 1e9
+_LARGEST_WEIGHT = 1e6
 # A miss that was not foreseen moves the margin by this, a hit by as much as it was doubted.
 _MARGIN_GAIN = 0.02
 _LARGEST_MARGIN = 1.5
@@ -30,30 +34,39 @@ class Punctuality:
     (1 to 1.5) stretches predictions while fewer runs are on time than was foretold.
     """
 
-    __slots__ = ("_below", "_weight", "_weights", "margin")
+    __slots__ = ("_blocks", "_total", "_weight", "_weights", "margin")
 
     def __init__(self, sigma: float) -> None:
         """`sigma` is the relative spread that the profile measured."""
-        self._weights = _prior(sigma)
+        self._weights = [int(weight * _UNIT) for weight in _prior(sigma)]
+        self._blocks: list[int] = []
+        self._total = 0
         self._weight = 1.0
-        self._below: list[float] = []
         self.margin = 1.0
+        self._sum_up()
 
     def observe(self, ratio: float, weight: float = 1.0) -> None:
         """A run needed `ratio` times its prediction; a `weight` below 1 is for hearsay."""
+        self.add(bin_of(ratio), weight)
+
+    def add(self, place: int, weight: float) -> None:
+        """The same for the ratio's bin, as `bin_of` gives it."""
         self._fade(weight)
-        self._weights[_bin(ratio)] += self._weight * weight
+        added = int(self._weight * weight * _UNIT)
+        self._weights[place] += added
+        self._blocks[place // _BLOCK] += added
+        self._total += added
 
     def at_least(self, ratio: float) -> None:
         """A run was cut short at `ratio`: its weight goes to all that needed longer."""
         self._fade(1.0)
-        weights, first = self._weights, _bin(ratio)
-        longer = sum(weights[first:])
-        if longer <= 0.0:
-            weights[first] += self._weight
-            return
-        scale = 1.0 + self._weight / longer
-        weights[first:] = [weight * scale for weight in weights[first:]]
+        weights, first = self._weights, bin_of(ratio)
+        longer, added = sum(weights[first:]), int(self._weight * _UNIT)
+        if longer > 0:
+            weights[first:] = [weight + weight * added // longer for weight in weights[first:]]
+        else:
+            weights[first] += added
+        self._sum_up()
 
     def settle(self, chance: float, on_time: bool) -> None:
         """A run that was given this chance is over: keep the margin where both agree."""
@@ -62,9 +75,6 @@ class Punctuality:
 
     def share_within(self, ratio: float) -> float:
         """The share of runs that need at most `ratio` times their prediction, with margin."""
-        below = self._below
-        if not below:
-            below = self._below = list(accumulate(self._weights, initial=0.0))
         if ratio <= 0.0:
             return 0.0
         place = math.log2(ratio / self.margin) * _PER_OCTAVE + _ONE
@@ -73,18 +83,25 @@ class Punctuality:
         if place >= _BINS:
             return 1.0
         whole = int(place)
-        lower = below[whole]
-        return (lower + (place - whole) * (below[whole + 1] - lower)) / below[_BINS]
+        block = whole // _BLOCK
+        lower = sum(self._blocks[:block]) + sum(self._weights[block * _BLOCK : whole])
+        return (lower + (place - whole) * self._weights[whole]) / self._total
 
     def _fade(self, weight: float) -> None:
-        self._below = []
         self._weight /= 1.0 - _FADING * weight
         if self._weight > _LARGEST_WEIGHT:
-            self._weights = [kept / self._weight for kept in self._weights]
+            self._weights = [int(kept / self._weight) for kept in self._weights]
             self._weight = 1.0
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        weights = self._weights
+        self._blocks = [sum(weights[at : at + _BLOCK]) for at in range(0, _BINS, _BLOCK)]
+        self._total = sum(weights)
 
 
-def _bin(ratio: float) -> int:
+def bin_of(ratio: float) -> int:
+    """The histogram's bin of a ratio of needed over foretold time."""
     if ratio <= 0.0:
         return 0
     return min(max(int(math.log2(ratio) * _PER_OCTAVE + _ONE), 0), _BINS - 1)

@@ -167,9 +167,16 @@ def _why(estimate: Estimate, estimates: Sequence[Estimate], crowded: bool) -> st
 
 
 def run(
-    reason: str, estimate: Estimate, estimates: Sequence[Estimate], situation: Situation
+    reason: str,
+    estimate: Estimate,
+    estimates: Sequence[Estimate],
+    situation: Situation,
+    chance: float = -1.0,
 ) -> Decision:
-    """Run the head on this one of the estimates."""
+    """Run the head on this one of the estimates; `chance` is its own when that is known."""
+    if chance < 0.0:
+        ahead = situation.trip_ns + situation.start_ns
+        chance = estimate.chance(situation.slack_ns, ahead)
     return Decision(
         kind=DecisionKind.RUN,
         variant=estimate.variant,
@@ -178,6 +185,7 @@ def run(
         predicted_ns=estimate.predicted_ns,
         work_ahead_ns=work_ns(estimate, situation),
         approximation=estimate is not estimates[0],
+        chance=chance,
     )
 
 
