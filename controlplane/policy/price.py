@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from controlplane.policy.admission import Admission
@@ -105,17 +106,23 @@ class Price:
         values = self._values
         if values is None or not values.ready or situation.slack_ns <= 0:
             return self._fallback.decide(estimates, situation)
-        ahead = situation.trip_ns + situation.start_ns
-        chances = [estimate.chance(situation.slack_ns, ahead) for estimate in estimates]
-        fastest = min(range(len(estimates)), key=lambda place: estimates[place].predicted_ns)
+        slack, ahead = situation.slack_ns, situation.trip_ns + situation.start_ns
         workers = max(1, situation.workers)
-        shares = [estimate.predicted_ns / workers for estimate in estimates]
-        future = self._future(values, situation, [*shares, 0.0])
-        worth = [
-            estimate.quality * chance + after
-            for estimate, chance, after in zip(estimates, chances, future, strict=False)
-        ]
-        best = max(worth)
+        fastest, least, best = 0, math.inf, -math.inf
+        predicted = [estimate.predicted_ns for estimate in estimates]
+        future = self._future(values, situation, [*[p / workers for p in predicted], 0.0])
+        chances: list[float] = []
+        worth: list[float] = []
+        # One plain loop: this is most of what a decision costs.
+        for place, estimate in enumerate(estimates):
+            service = predicted[place]
+            if service < least:
+                fastest, least = place, service
+            chance = estimate.punctuality.share_within(slack / (ahead + service))
+            value = estimate.quality * chance + future[place]
+            best = max(best, value)
+            chances.append(chance)
+            worth.append(value)
         if chances[fastest] < _SURE:
             if situation.waiting:
                 if best <= future[-1]:
@@ -125,7 +132,9 @@ class Price:
             else:
                 hope = chances[fastest]
                 return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
-        chosen = next(k for k, value in enumerate(worth) if value >= best - _INDIFFERENCE)
+        chosen = 0
+        while worth[chosen] < best - _INDIFFERENCE:
+            chosen += 1
         reason = _why(chosen, fastest, estimates, chances)
         return run(reason, estimates[chosen], estimates, situation, chances[chosen])
 
