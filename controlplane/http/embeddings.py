@@ -16,7 +16,7 @@ from controlplane.http.calls import Call
 from controlplane.http.fields import EmbeddingsBody, Reader, content_list
 from controlplane.http.problems import InvalidField
 from controlplane.policy.records import Answer, TensorValue
-from controlplane.rpc.asks import Ask, TokenRows, check_texts, token_ask
+from controlplane.rpc.asks import LIMITS, Ask, TokenRows, check_texts, token_ask
 from controlplane.rpc.catalogue import Catalogue, ModelView
 from controlplane.rpc.convert import STRING, array_of
 from controlplane.rpc.intake import Intake
@@ -73,7 +73,7 @@ class Embeddings:
             )
         klass = class_of(call, body, view)
         deadline = deadline_of(call, body, self._config.deadline_ms(klass.name, 0))
-        content = content_list("input", body.input)
+        content = content_list("input", body.input, LIMITS.items)
         if isinstance(content[0], str):
             check_texts(content)
             return Ask(view, klass, deadline, texts=content)

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from controlplane.errors import InvalidRequest
 from controlplane.http.problems import InvalidField
+from controlplane.rpc.asks import LIMITS
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MOST_MESSAGES = 4096
 MOST_CHOICES = 128
+MOST_STOPS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +171,12 @@ def _digits(value: int) -> str:
     return str(value) if abs(value) < 10**20 else "an integer of more than 20 digits"
 
 
-def text_list(field: str, value: object) -> tuple[str, ...]:
-    """A string, or an array of strings, as strings; InvalidField otherwise."""
+def text_list(field: str, value: object, most: int = MOST_STOPS) -> tuple[str, ...]:
+    """A string, or an array of at most so many strings, as strings; InvalidField otherwise."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list):
+        _bounded(field, len(value), most, "strings")
         for index, each in enumerate(value):
             if not isinstance(each, str):
                 raise InvalidField(f"{field}.{index}", f"must be a string, got {kind_of(each)}")
@@ -183,6 +186,7 @@ def text_list(field: str, value: object) -> tuple[str, ...]:
 
 def token_list(field: str, value: Sequence[object]) -> tuple[int, ...]:
     """Token ids of one sequence; InvalidField when one is no integer of 0 to 2^31 - 1."""
+    _bounded(field, len(value), LIMITS.tokens, "token ids")
     for index, each in enumerate(value):
         if type(each) is not int or not 0 <= each < 2**31:
             raise InvalidField(
@@ -191,15 +195,19 @@ def token_list(field: str, value: Sequence[object]) -> tuple[int, ...]:
     return tuple(value)  # type: ignore[arg-type]
 
 
-def content_list(field: str, value: object) -> tuple[str, ...] | tuple[tuple[int, ...], ...]:
-    """Texts or token sequences, in the four forms that `prompt` and `input` may have."""
+def content_list(
+    field: str, value: object, most: int
+) -> tuple[str, ...] | tuple[tuple[int, ...], ...]:
+    """At most so many texts or token sequences, in the four forms of `prompt` and `input`."""
     if isinstance(value, list) and value:
         if isinstance(value[0], list):
+            _bounded(field, len(value), most, "arrays of token ids")
             for index, row in enumerate(value):
                 if not isinstance(row, list):
                     raise InvalidField(
                         f"{field}.{index}", f"must be an array of token ids, got {kind_of(row)}"
                     )
+            _bounded(field, sum(map(len, value)), LIMITS.tokens, "token ids")
             return tuple([token_list(f"{field}.{i}", row) for i, row in enumerate(value)])
         if not isinstance(value[0], str):
             return (token_list(field, value),)
@@ -210,4 +218,10 @@ def content_list(field: str, value: object) -> tuple[str, ...] | tuple[tuple[int
             "must be a string, an array of strings, an array of token ids, or an array of "
             f"arrays of token ids, got {came}",
         )
-    return text_list(field, value)
+    return text_list(field, value, most)
+
+
+def _bounded(field: str, count: int, most: int, what: str) -> None:
+    """InvalidField before anybody looks at more than a request may hold."""
+    if count > most:
+        raise InvalidField(field, f"holds {count} {what}; at most {most}")

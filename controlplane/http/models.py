@@ -57,6 +57,7 @@ class Models:
         await answer.whole(to_json(document), status=200 if ready else 503)
 
     def _document(self, info: ModelInfo) -> dict[str, object]:
+        context = {"context": info.generation.context} if info.generation is not None else {}
         return {
             "id": info.name,
             "object": "model",
@@ -67,4 +68,5 @@ class Models:
             "version": info.version,
             "manifest_digest": info.manifest_digest,
             "variants": [variant.name for variant in info.variants if variant.ready],
+            **context,
         }

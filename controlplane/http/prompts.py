@@ -72,9 +72,7 @@ def completion_asks(
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise InvalidField("best_of", f"is {body.best_of}; supported: as many as n, {n}")
-    contents = content_list("prompt", body.prompt)
-    if len(contents) > MOST_PROMPTS:
-        raise InvalidField("prompt", f"holds {len(contents)} prompts; at most {MOST_PROMPTS}")
+    contents = content_list("prompt", body.prompt, MOST_PROMPTS)
     most = body.max_tokens or _USUAL_COMPLETION
     prompts: Sequence[Prompt] = [
         TextPrompt(each) if isinstance(each, str) else TokenPrompt(each) for each in contents

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import grpc
 import httpx2
@@ -59,3 +61,28 @@ async def test_http_is_served_where_it_is_asked_for() -> None:
             await run(ControlPlaneConfig(listen="127.0.0.1:0", http_listen=addresses[0]), stop=stop)
         stop.set()
         await running
+
+
+_WITHOUT_EXTRA = """
+import sys
+sys.modules["starlette"] = None
+from controlplane.__main__ import main
+from controlplane.config import ControlPlaneConfig
+main(ControlPlaneConfig(listen="127.0.0.1:0", http_listen="127.0.0.1:0"))
+"""
+
+
+def test_http_without_its_packages_is_said_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_EXTRA], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "pip install 'orchid[http]'" in done.stderr
+
+
+def test_without_http_its_packages_are_not_loaded() -> None:
+    program = (
+        "import sys, controlplane.__main__; print({'starlette', 'uvicorn'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

@@ -20,6 +20,8 @@ def test_the_defaults_hold() -> None:
         (ControlPlaneConfig, {"confidence_z": -1.0}, "confidence_z"),
         (ControlPlaneConfig, {"confidence_z": float("inf")}, "confidence_z"),
         (ControlPlaneConfig, {"listen": "127.0.0.1:99999"}, "at most 65535"),
+        (ControlPlaneConfig, {"http_listen": "8901"}, "http_listen must be host:port, got '8901'"),
+        (ControlPlaneConfig, {"http_listen": "h:70000"}, "http_listen must be host:port"),
         (ControlPlaneConfig, {"prefetch": -1}, "prefetch must be at least 0, got -1"),
         (ControlPlaneConfig, {"max_batch": 0}, "max_batch"),
         (ControlPlaneConfig, {"preprocess_threads": 0}, "preprocess_threads"),
