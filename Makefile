@@ -78,4 +78,4 @@ proto-check: $(PROTO_VENV)/.ready
 	bash protos/check.sh $(abspath $(PROTO_VENV)/bin)
 
 clean: ## remove what was built here, keep downloads and models
-	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache

@@ -185,11 +185,12 @@ def decision(
 
 @app.command()
 def plot(
-    result: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A sweep's JSON.")],
+    result: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A result's JSON.")],
     out: Annotated[Path | None, typer.Option(help="PNG; default: beside the JSON.")] = None,
 ) -> None:
-    """Draw the picture of a sweep, a scenario or a demonstration again from its JSON."""
+    """Draw the picture of a sweep, scenario, demonstration or decode bench from its JSON."""
     from bench.compare.plot import plot_compare, plot_scenario
+    from bench.decode.plot import plot_decode
     from bench.plots import plot_sweep
     from bench.report import read_report
 
@@ -198,7 +199,12 @@ def plot(
         report = read_report(result)
     except ValueError as error:
         fail(str(error))
-    pictures = {"demo": plot_sweep, "sweep": plot_compare, "scenario": plot_scenario}
+    pictures = {
+        "demo": plot_sweep,
+        "sweep": plot_compare,
+        "scenario": plot_scenario,
+        "decode": plot_decode,
+    }
     draw = pictures.get(report.bench)
     if draw is None:
         fail(f"{result} is of `orchid bench {report.bench}`, of which there is no picture")

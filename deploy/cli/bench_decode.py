@@ -43,6 +43,7 @@ def decode(
     """
     from rich.console import Console
 
+    from bench.decode.plot import plot_decode
     from bench.decode.run import DecodeBenchError, DecodeSettings, run_decode
     from worker.errors import WorkerError
     from worker.models.errors import ModelError
@@ -70,6 +71,10 @@ def decode(
         fail(str(error))
     print_summary(report)
     finish(report, json)
+    if json is not None:
+        picture = json.with_suffix(".png")
+        plot_decode(report, picture)
+        typer.echo(f"written: {picture}")
 
 
 def _peers(model: str, settings: DecodeSettings, notify: Callable[[str], None]) -> list[PeerModel]:

@@ -9,6 +9,7 @@ import pytest
 
 from bench.decode.grid import kv_bytes, step_grid
 from bench.decode.ours import EngineSubject, open_variant, variants_of
+from bench.decode.plot import plot_decode
 from bench.decode.run import DecodeBenchError, DecodeSettings, run_decode
 from bench.decode.stock import GPT2, StockSettings, against_stock
 from worker.models.manifest import load_manifest
@@ -105,3 +106,14 @@ def test_a_classifier_is_no_subject(tmp_path: Path) -> None:
         run_decode(
             DecodeSettings(), folder, load_manifest(folder), [], lambda text: None, lambda t: None
         )
+
+
+def test_a_run_has_a_picture(folder: Path, tmp_path: Path) -> None:
+    settings = DecodeSettings(
+        threads=1, rounds=1, steps=1, grid_steps=1, batches=(1,), lengths=(8,), stock=False
+    )
+    report = run_decode(
+        settings, folder, load_manifest(folder), [], lambda text: None, lambda text: None
+    )
+    plot_decode(report, tmp_path / "decode.png")
+    assert (tmp_path / "decode.png").read_bytes().startswith(b"\x89PNG")
