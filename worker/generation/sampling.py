@@ -17,12 +17,13 @@ from worker.errors import EngineFault, InvalidInput
 
 Row = NDArray[np.float32]
 Ids = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
 MOST_TEMPERATURE = 100.0
 MOST_PENALTY = 100.0
 # Tokens that are looked at before the whole vocabulary is put in order.
 _FEW = 256
+# Tokens that are first looked at together, by their highest weight or by their sum.
+_PIECE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,87 +140,100 @@ def penalized(logits: Row, occurred: NDArray[np.bool_], penalty: float) -> Row:
     return row
 
 
-def kept(logits: Row, parameters: SamplingParameters) -> tuple[Ids, Doubles]:
-    """The tokens that may be drawn, most likely first, and their weights, which sum to any value.
+def kept(logits: Row, parameters: SamplingParameters) -> tuple[Ids | None, Row]:
+    """The tokens that may be drawn, None for all, and their weights, which sum to any value.
 
     In this order: temperature, the `top_k` most likely, of these the fewest whose share reaches
-    `top_p`, of these all of at least `min_p` of the best. Equal tokens are in order of their id.
+    `top_p`, of these all of at least `min_p` of the best. Equal tokens count in order of their id.
     """
     size = len(logits)
     top_p = parameters.top_p if parameters.top_p < 1.0 else 0.0
-    count = min(parameters.top_k or size, size)
-    # Dividing the differences, not the logits, cannot overflow the exponential.
-    highest = float(logits.max())
-    weights = np.exp((logits.astype(np.float64) - highest) / parameters.temperature)
-    if count == size and not top_p:
-        ids = np.arange(size) if not parameters.min_p else _at_least(weights, parameters.min_p)
-        ids = ids[np.argsort(-weights[ids], kind="stable")] if len(ids) <= _FEW else ids
-        return ids, weights[ids]
-    if count == size:
-        return _nucleus(weights, top_p, parameters.min_p)
-    ids = _most_likely(weights, count)
-    if top_p:
-        ids = ids[: _reach(weights[ids], top_p * float(weights[ids].sum()))]
-    found = weights[ids]
+    top_k = parameters.top_k if parameters.top_k < size else 0
+    weights = exponentials(logits, parameters.temperature)
+    ids: Ids | None = None
+    if top_k:
+        ids = most_likely(weights, top_k)
+        if top_p:
+            some = weights[ids]
+            ids = ids[: _reach(some, top_p * total(some))]
+    elif top_p:
+        ids = _nucleus(weights, top_p * total(weights))
     if parameters.min_p:
-        ids = ids[found >= parameters.min_p]
-    return ids, weights[ids]
+        if ids is None:
+            ids = np.flatnonzero(weights >= parameters.min_p)
+        else:
+            ids = ids[weights[ids] >= parameters.min_p]
+    return ids, weights if ids is None else weights[ids]
 
 
-def draw(ids: Ids, weights: Doubles, chance: float) -> int:
+def draw(ids: Ids | None, weights: Row, chance: float) -> int:
     """The token at which the running sum of weights passes `chance` (0 to 1) of their total."""
-    sums = np.cumsum(weights)
-    place = int(np.searchsorted(sums, chance * sums[-1], side="right"))
-    return int(ids[min(place, len(ids) - 1)])
+    # Sums of pieces first: a running sum over a whole vocabulary takes long.
+    starts = np.arange(0, len(weights), _PIECE)
+    sums = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
+    wanted = chance * sums[-1]
+    piece = min(int(np.searchsorted(sums, wanted, side="right")), len(sums) - 1)
+    first = piece * _PIECE
+    before = float(sums[piece - 1]) if piece else 0.0
+    inside = np.cumsum(weights[first : first + _PIECE], dtype=np.float64)
+    offset = int(np.searchsorted(inside, wanted - before, side="right"))
+    place = first + min(offset, len(inside) - 1)
+    return place if ids is None else int(ids[place])
 
 
 def score(logits: Row, token: int, alternatives: int) -> tuple[Scored, tuple[Scored, ...]]:
     """Log probability of a token, and the most likely tokens with theirs."""
-    values = logits.astype(np.float64)
-    highest = values.max()
-    total = highest + math.log(float(np.exp(values - highest).sum()))
-    best = _most_likely(values, min(alternatives, len(logits))) if alternatives else ()
-    others = tuple(Scored(int(i), float(values[i] - total)) for i in best)
-    return Scored(token, float(values[token] - total)), others
+    log_total = float(logits.max()) + math.log(total(exponentials(logits, 1.0)))
+    best = most_likely(logits, min(alternatives, len(logits))) if alternatives else ()
+    others = tuple(Scored(int(i), float(logits[i]) - log_total) for i in best)
+    return Scored(token, float(logits[token]) - log_total), others
 
 
-def _most_likely(values: Doubles, count: int) -> Ids:
+def exponentials(logits: Row, temperature: float) -> Row:
+    """exp(logit / temperature) of each token over that of the most likely one."""
+    # Dividing the differences, not the logits, cannot overflow; in place, as rows are long.
+    weights = logits - logits.max()
+    weights /= np.float32(temperature)
+    return np.exp(weights, out=weights)
+
+
+def total(weights: Row) -> float:
+    """The sum, in double precision."""
+    return float(weights.sum(dtype=np.float64))
+
+
+def most_likely(values: Row, count: int) -> Ids:
     """The `count` highest, highest first; equal ones by id, also at the border."""
-    if count < len(values):
-        border = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > border)
-        equal = np.flatnonzero(values == border)[: count - len(above)]
-        ids = np.concatenate([above, equal])
-    else:
-        ids = np.arange(len(values))
+    ids = np.arange(len(values))
+    starts = np.arange(0, len(values), _PIECE)
+    if count < len(starts):
+        # As many pieces have a highest value of at least this, so no lower one is among them.
+        highest = np.maximum.reduceat(values, starts)
+        border = np.partition(highest, len(highest) - count)[len(highest) - count]
+        ids = np.flatnonzero(values >= border)
     # Stable over ascending ids, so equal values stay in order of their id.
-    ids = np.sort(ids)
-    ordered: Ids = ids[np.argsort(-values[ids], kind="stable")]
+    ordered: Ids = ids[np.argsort(-values[ids], kind="stable")[:count]]
     return ordered
 
 
-def _nucleus(weights: Doubles, top_p: float, min_p: float) -> tuple[Ids, Doubles]:
-    """`top_p` over the whole vocabulary; a few of it are nearly always enough."""
-    wanted = top_p * float(weights.sum())
-    count = min(_FEW, len(weights))
-    ids = _most_likely(weights, count)
-    while (reached := _reach(weights[ids], wanted)) == count < len(weights):
-        count = min(count * 8, len(weights))
-        ids = _most_likely(weights, count)
-    ids = ids[:reached]
-    if min_p:
-        ids = ids[weights[ids] >= min_p]
-    return ids, weights[ids]
+def _nucleus(weights: Row, wanted: float) -> Ids:
+    """The fewest most likely tokens whose weights reach a sum; a few are nearly always enough."""
+    few = most_likely(weights, min(_FEW, len(weights)))
+    reached = _reach(weights[few], wanted)
+    if reached < len(few) or len(few) == len(weights):
+        return few[:reached]
+    falling = np.sort(weights)[::-1]
+    count = _reach(falling, wanted)
+    border = falling[count - 1]
+    above = np.flatnonzero(weights > border)
+    equal = np.flatnonzero(weights == border)[: count - len(above)]
+    return np.concatenate([above, equal])
 
 
-def _reach(weights: Doubles, wanted: float) -> int:
+def _reach(weights: Row, wanted: float) -> int:
     """How many of the first weights it takes to reach a sum; all when they do not."""
-    sums = np.cumsum(weights)
+    sums = np.cumsum(weights, dtype=np.float64)
     return min(int(np.searchsorted(sums, wanted, side="left")) + 1, len(weights))
-
-
-def _at_least(weights: Doubles, share: float) -> Ids:
-    return np.flatnonzero(weights >= share)
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
