@@ -234,6 +234,8 @@ class DecodeKind:
         )
         self._lanes[name] = lane
         self._parts.loop.attach(lane)
+        # The lane is in the worker's reports before its model is said to be ready.
+        self._parts.on_engine(lambda: None)
 
     def release(self, model: HostedModel, function: Callable[[], None]) -> None:
         """Runs `function` on the engine thread once the model's generations have ended."""

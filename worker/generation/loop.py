@@ -18,26 +18,17 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from worker.decode import StepLogits
-from worker.errors import EngineFault, RunTerminated, WorkerError
-from worker.generation.answer import Answer
-from worker.generation.generation import Generation, Sink, usage_of
+from worker.errors import EngineFault, WorkerError
+from worker.generation.generation import Generation, Sink
 from worker.generation.lane import Lane
-from worker.generation.records import (
-    Admitted,
-    Delta,
-    Failed,
-    Finish,
-    GenerationCall,
-    GenerationEvent,
-    LaneLoad,
-)
+from worker.generation.openings import OpenGenerations
+from worker.generation.records import Failed, GenerationCall, LaneLoad
+from worker.generation.steps import Steps
 from worker.jobs import Call, Token
 from worker.loop import CANCELLED, DRAINING, EXPIRED_WAITING, Clocks
 from worker.records import LoopState
 from worker.refusals import Unavailable
 from worker.runs import ABANDONED
-from worker.scheduling.records import Ended, Reason, Step
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +59,6 @@ class DecodeLoop:
         idle_after_s: float = 1.0,
     ) -> None:
         self._clocks = clocks
-        self._make_token = make_token
-        self._wake = wake
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -81,20 +70,13 @@ class DecodeLoop:
         self.loads: tuple[LaneLoad, ...] = ()
         self._lock = threading.Lock()
         # Everything below is guarded by the lock.
-        self._open: dict[Generation, None] = {}
+        self._open = OpenGenerations(self._lock, wake=wake, unwanted=self._unwanted)
+        self._steps = Steps(self._lock, self._open, clocks, make_token)
         self._commands: list[Callable[[], None]] = []
         self._background: deque[Call] = deque()
-        self._running: tuple[Token, list[Generation]] | None = None
-        self._outbox: list[tuple[Generation, list[GenerationEvent]]] = []
-        self._signalled = False
         self._asleep = False
         self._draining = False
         self._stopping = False
-        self._completed = 0
-        self._run_ns = 0
-        self._run_cpu_ns = 0
-        self._expired_executed = 0
-        self._idle_callbacks: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Starts the engine thread."""
@@ -118,9 +100,10 @@ class DecodeLoop:
         """Takes a generation; `sink` gets its events, `Usage` or `Failed` the last of them."""
         generation = Generation(call, sink)
         with self._lock:
-            self._open[generation] = None
+            self._open.add(generation)
             if self._draining:
-                self._close(generation, Failed(DRAINING))
+                self._open.close(generation, Failed(DRAINING))
+                self._open.flush()
             else:
                 self._commands.append(lambda: self._submit(generation))
                 self._rouse()
@@ -129,7 +112,8 @@ class DecodeLoop:
     def cancel(self, generation: Generation) -> None:
         """Ends a generation whose caller went away; its blocks are free before the next step."""
         with self._lock:
-            self._fail(generation, CANCELLED)
+            self._open.fail(generation, CANCELLED)
+            self._open.flush()
 
     def expire(self, now_ns: int) -> int | None:
         """Ends generations whose deadline has passed: with what they have, if that is anything.
@@ -138,14 +122,15 @@ class DecodeLoop:
         """
         following: int | None = None
         with self._lock:
-            for generation in list(self._open):
+            for generation in self._open:
                 due = generation.call.deadline_ns
                 if due is None or not generation.wanted:
                     continue
                 if due <= now_ns:
-                    self._expire(generation)
+                    self._open.expire(generation)
                 elif following is None or due < following:
                     following = due
+            self._open.flush()
         return following
 
     def drain(self) -> int:
@@ -157,28 +142,28 @@ class DecodeLoop:
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back once, on the event loop, when every generation has had its last event."""
         with self._lock:
-            self._idle_callbacks.append(callback)
-            self._signal()
+            self._open.when_idle(callback)
 
     def abandon(self) -> int:
         """Ends every open generation with Unavailable; returns how many those were."""
         with self._lock:
             ended = len(self._open)
-            for generation in list(self._open):
-                self._fail(generation, ABANDONED)
+            for generation in self._open:
+                self._open.fail(generation, ABANDONED)
+            self._open.flush()
             return ended
 
     def state(self) -> LoopState:
         """The counts at this moment: items are generations, queued ones have no place yet."""
         with self._lock:
-            running = sum(generation.admitted for generation in self._open)
+            running = self._open.admitted
             return LoopState(
                 queued_items=len(self._open) - running,
                 running_items=running,
                 draining=self._draining,
-                completed_items=self._completed,
-                run_cpu_ns=self._run_cpu_ns,
-                expired_items_executed=self._expired_executed,
+                completed_items=self._open.completed,
+                run_cpu_ns=self._steps.run_cpu_ns,
+                expired_items_executed=self._steps.expired_executed,
             )
 
     # Lanes and other work
@@ -218,66 +203,16 @@ class DecodeLoop:
 
     # Under the lock
 
-    def _fail(self, generation: Generation, error: WorkerError) -> None:
-        if not generation.closed:
-            self._close(generation, Failed(error))
-            self._unwanted(generation)
-
-    def _expire(self, generation: Generation) -> None:
-        """What was made is told; without a token the deadline is all there is to say."""
-        if not generation.started:
-            self._fail(generation, EXPIRED_WAITING)
-            return
-        for answer in generation.answers.values():
-            if answer.finished is None:
-                self._tell(generation, *_end_of(answer, answer.cut(Finish.DEADLINE)))
-        self._unwanted(generation)
-
     def _unwanted(self, generation: Generation) -> None:
         """Frees its blocks before the next step, which is now if it was the only one."""
         self._commands.append(lambda: self._drop(generation))
         self._rouse()
-        if self._running is not None:
-            token, members = self._running
-            if not any(member.wanted for member in members):
-                token.terminate()
-
-    def _close(self, generation: Generation, last: GenerationEvent) -> None:
-        self._tell(generation, last)
-        generation.closed = True
-        del self._open[generation]
-        self._completed += not isinstance(last, Failed)
-
-    def _tell(self, generation: Generation, *events: GenerationEvent) -> None:
-        if generation.closed or not events:
-            return
-        self._outbox.append((generation, list(events)))
-        self._signal()
-
-    def _signal(self) -> None:
-        if not self._signalled:
-            self._signalled = True
-            self._wake(self._deliver)
+        self._steps.terminate_unwanted()
 
     def _rouse(self) -> None:
         if self._asleep:
             self._asleep = False
             self._wakeups.put(None)
-
-    def _deliver(self) -> None:
-        """Hands events to their sinks; runs on the event loop."""
-        with self._lock:
-            outbox, self._outbox = self._outbox, []
-            self._signalled = False
-        for generation, events in outbox:
-            generation.sink(events)
-        if self._idle_callbacks:
-            with self._lock:
-                if self._open or self._outbox:
-                    return
-                callbacks, self._idle_callbacks = self._idle_callbacks, []
-            for callback in callbacks:
-                callback()
 
     # On the engine thread
 
@@ -344,166 +279,38 @@ class DecodeLoop:
             if generation.closed:
                 return
             if lane is None:
-                self._close(generation, Failed(GONE))
+                self._open.close(generation, Failed(GONE))
             elif call.deadline_ns is not None and call.deadline_ns <= now_ns:
-                self._close(generation, Failed(EXPIRED_WAITING))
+                self._open.close(generation, Failed(EXPIRED_WAITING))
             else:
                 try:
                     lane.submit(generation, now_ns)
                 except WorkerError as error:
-                    self._close(generation, Failed(error))
+                    self._open.close(generation, Failed(error))
+            self._open.flush()
 
     def _drop(self, generation: Generation) -> None:
         lane = self._lanes.get((generation.call.model, generation.call.variant))
         if lane is not None:
             lane.drop(generation)
             with self._lock:
-                self._settle(generation)
-
-    def _settle(self, generation: Generation) -> None:
-        """The last event, when every answer is finished and accounted for; under the lock."""
-        if generation.complete and not generation.closed:
-            generated = sum(answer.generated for answer in generation.answers.values())
-            share = self._run_cpu_ns / self._run_ns if self._run_ns else 1.0
-            self._close(generation, usage_of(generation.records.values(), generated, share))
+                self._open.settle(generation, self._steps.cpu_share)
+                self._open.flush()
 
     def _guarded_turn(self, lane: Lane) -> bool:
         """A fault of ours ends the generations of its lane and the lane; others go on."""
         try:
-            return self._turn(lane)
+            return self._steps.turn(lane)
         except Exception as fault:
             frames = "".join(traceback.format_tb(fault.__traceback__))
             log.error("model=%s lane failed: %s at\n%s", lane.model, type(fault).__name__, frames)
             with self._lock:
-                self._running = None
+                self._steps.forget()
                 for generation in dict.fromkeys(lane.owners.values()):
-                    self._fail(generation, EngineFault(f"the lane failed: {type(fault).__name__}"))
+                    error = EngineFault(f"the lane failed with {type(fault).__name__}")
+                    self._open.fail(generation, error)
+                self._open.flush()
             lane.owners.clear()
             if self._retiring.get((lane.model, lane.variant)) is None:
                 del self._lanes[lane.model, lane.variant]
             return True
-
-    def _turn(self, lane: Lane) -> bool:
-        """One step of a lane; whether there was anything to do."""
-        now_ns = self._clocks.now_ns()
-        step = lane.plan(now_ns)
-        if step is None:
-            return False
-        if step.ended:
-            with self._lock:
-                for ended in step.ended:
-                    self._ended(lane, ended)
-        if not step.parts:
-            return True
-        members = lane.members(step)
-        token = self._make_token()
-        with self._lock:
-            self._admit(lane, members, now_ns)
-            self._expired_executed += sum(_late(member, now_ns) for member in members)
-            self._running = (token, members)
-            if not any(member.wanted for member in members):
-                token.terminate()
-        cpu_before, began_ns = self._clocks.cpu_ns(), self._clocks.now_ns()
-        logits = self._run(lane, step, members, token)
-        ended_ns, cpu_ns = self._clocks.now_ns(), self._clocks.cpu_ns() - cpu_before
-        with self._lock:
-            self._running = None
-            self._run_ns += ended_ns - began_ns
-            self._run_cpu_ns += cpu_ns
-        if logits is None:
-            lane.scheduler.failed(step)
-        else:
-            self._commit(lane, step, logits, ended_ns, ended_ns - began_ns)
-        return True
-
-    def _run(
-        self, lane: Lane, step: Step, members: list[Generation], token: Token
-    ) -> StepLogits | None:
-        """Runs a step; a failure is told to those it worked for, and the loop goes on."""
-        error: WorkerError
-        try:
-            return lane.run(step, token)
-        except RunTerminated:
-            # Who terminated it has ended its generations already.
-            return None
-        except WorkerError as raised:
-            error = raised
-            log.error("model=%s step of %d failed: %s", lane.model, len(step.parts), raised)
-        except Exception as fault:
-            # The thread outlives a fault of ours; where it happened is logged, the text that
-            # may quote content is not.
-            frames = "".join(traceback.format_tb(fault.__traceback__))
-            log.error("step failed with %s at\n%s", type(fault).__name__, frames)
-            error = EngineFault(f"the worker failed with {type(fault).__name__}")
-        with self._lock:
-            for member in members:
-                self._fail(member, error)
-        return None
-
-    def _admit(self, lane: Lane, members: list[Generation], now_ns: int) -> None:
-        for member in members:
-            if not member.admitted and not member.closed:
-                member.admitted = True
-                cached = lane.scheduler.cached_tokens(next(iter(member.answers)))
-                queue_ns = now_ns - member.call.arrived_ns
-                self._tell(member, Admitted(len(member.call.prompt), cached, queue_ns))
-
-    def _commit(
-        self, lane: Lane, step: Step, logits: StepLogits, now_ns: int, took_ns: int
-    ) -> None:
-        """Chooses tokens, tells them, and lets the scheduler know of both."""
-        tokens: dict[int, int] = {}
-        over: list[tuple[int, Generation]] = []
-        rows = iter(logits.logits)
-        for part in step.parts:
-            if not part.wants_logits:
-                continue
-            row = next(rows)
-            tokens[part.sequence_id] = 0
-            generation = lane.owners.get(part.sequence_id)
-            if generation is None:
-                continue
-            # Held for one choice: a caller who ends meanwhile waits no longer.
-            with self._lock:
-                answer = generation.answers[part.sequence_id]
-                if generation.closed or answer.finished is not None:
-                    continue
-                try:
-                    token, delta = answer.choose(row)
-                except EngineFault as fault:
-                    self._fail(generation, fault)
-                    continue
-                tokens[part.sequence_id] = token
-                generation.started = True
-                self._tell(generation, *_end_of(answer, delta))
-                if answer.finished is not None:
-                    over.append((part.sequence_id, generation))
-        for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
-            lane.end(ended.sequence_id, ended.record)
-        with self._lock:
-            for sequence_id, generation in over:
-                lane.finish(sequence_id)
-                self._settle(generation)
-
-    def _ended(self, lane: Lane, ended: Ended) -> None:
-        """The scheduler gave a sequence up; under the lock."""
-        generation = lane.owners.get(ended.sequence_id)
-        lane.end(ended.sequence_id, ended.record)
-        if generation is None or generation.closed:
-            return
-        if ended.reason == Reason.EXPIRED:
-            self._expire(generation)
-            self._settle(generation)
-        else:
-            self._fail(generation, lane.refusal_of(ended))
-
-
-def _end_of(answer: Answer, delta: Delta) -> list[GenerationEvent]:
-    """A piece of an answer, if it holds anything, and the answer's end, if it is over."""
-    events: list[GenerationEvent] = [delta] if delta.text or delta.tokens else []
-    return events if answer.finished is None else [*events, answer.finished]
-
-
-def _late(generation: Generation, now_ns: int) -> bool:
-    due = generation.call.deadline_ns
-    return due is not None and due <= now_ns and generation.wanted

@@ -192,9 +192,10 @@ def score(logits: Row, token: int, alternatives: int) -> tuple[Scored, tuple[Sco
 def exponentials(logits: Row, temperature: float) -> Row:
     """exp(logit / temperature) of each token over that of the most likely one."""
     # Dividing the differences, not the logits, cannot overflow; in place, as rows are long.
-    weights = logits - logits.max()
+    weights: Row = logits - logits.max()
     weights /= np.float32(temperature)
-    return np.exp(weights, out=weights)
+    np.exp(weights, out=weights)
+    return weights
 
 
 def total(weights: Row) -> float:

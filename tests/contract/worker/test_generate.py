@@ -214,11 +214,18 @@ async def test_an_encoder_worker_does_not_generate(generators: Path, repository:
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_more_than_the_arena_holds_is_refused_with_the_numbers(generators: Path) -> None:
-    # The tiny model keeps 512 bytes a token: one MiB is 2,048 of them, here made smaller.
-    async with generating(generators, kv_precision="fp32", arena_mib=1) as served:
+async def test_more_than_the_arena_holds_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    build_tiny_generator(tmp_path, MODEL, context=4096)
+    async with generating(tmp_path, arena_mib=1) as served:
         (load,) = service_of(served).engine.loads
-        assert load.state.total_blocks == (1 << 20) // (16 * 512)
+        # Keys and values of a token take 512 bytes.
+        assert load.state.total_blocks * 16 == (1 << 20) // 512
+        error = await refused(served, call_of([5] * 100, max_tokens=3000))
+        heard = await hear(served, call_of([5] * 100, max_tokens=10, ignore_end=True))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "100 prompt tokens and 3000 more never fit" in (error.details() or "")
+    assert "2048 tokens" in (error.details() or "")
+    assert heard.finished[0].generated_tokens == 10
 
 
 async def test_a_full_queue_is_refused_with_a_time_to_try_again(generators: Path) -> None:

@@ -1,0 +1,183 @@
+"""The steps of lanes: planned, run, and committed. Lives on the engine thread.
+
+What a step is running for may end at any moment, from the event loop; then it is terminated.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+
+from worker.decode import StepLogits
+from worker.errors import EngineFault, RunTerminated, WorkerError
+from worker.generation.generation import Generation
+from worker.generation.lane import Lane
+from worker.generation.openings import OpenGenerations
+from worker.generation.records import Admitted
+from worker.jobs import Token
+from worker.loop import Clocks
+from worker.scheduling.records import Ended, Reason, Step
+
+log = logging.getLogger(__name__)
+
+
+class Steps:
+    """Carries out plans, one step at a time. `lock` guards the generations and what is below."""
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        opened: OpenGenerations,
+        clocks: Clocks,
+        make_token: Callable[[], Token],
+    ) -> None:
+        self._lock = lock
+        self._open = opened
+        self._clocks = clocks
+        self._make_token = make_token
+        # Guarded by the lock: the step that runs and what it runs for, and totals of all.
+        self._running: tuple[Token, list[Generation]] | None = None
+        self._run_ns = 0
+        self.run_cpu_ns = 0
+        self.expired_executed = 0
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU time over wall time of all steps; 1 before the first. Under the lock."""
+        return self.run_cpu_ns / self._run_ns if self._run_ns else 1.0
+
+    def terminate_unwanted(self) -> None:
+        """Ends the running step if nobody in it is wanted any more. Under the lock."""
+        if self._running is not None:
+            token, members = self._running
+            if not any(member.wanted for member in members):
+                token.terminate()
+
+    def forget(self) -> None:
+        """Nothing runs, whatever became of the last step. Under the lock."""
+        self._running = None
+
+    def turn(self, lane: Lane) -> bool:
+        """One step of a lane; whether there was anything to do."""
+        now_ns = self._clocks.now_ns()
+        step = lane.plan(now_ns)
+        if step is None:
+            return False
+        if step.ended:
+            with self._lock:
+                for ended in step.ended:
+                    self._ended(lane, ended)
+                self._open.flush()
+        if not step.parts:
+            return True
+        members = lane.members(step)
+        token = self._make_token()
+        with self._lock:
+            self._admit(lane, members, now_ns)
+            self.expired_executed += sum(_late(member, now_ns) for member in members)
+            self._running = (token, members)
+            self.terminate_unwanted()
+            self._open.flush()
+        cpu_before, began_ns = self._clocks.cpu_ns(), self._clocks.now_ns()
+        logits = self._run(lane, step, members, token)
+        ended_ns, cpu_ns = self._clocks.now_ns(), self._clocks.cpu_ns() - cpu_before
+        with self._lock:
+            self._running = None
+            self._run_ns += ended_ns - began_ns
+            self.run_cpu_ns += cpu_ns
+        if logits is None:
+            lane.scheduler.failed(step)
+        else:
+            self._commit(lane, step, logits, ended_ns, ended_ns - began_ns)
+        return True
+
+    def _run(
+        self, lane: Lane, step: Step, members: list[Generation], token: Token
+    ) -> StepLogits | None:
+        """Runs a step; a failure is told to those it worked for, and the loop goes on."""
+        error: WorkerError
+        try:
+            return lane.run(step, token)
+        except RunTerminated:
+            # Who terminated it has ended its generations already.
+            return None
+        except WorkerError as raised:
+            error = raised
+            log.error("model=%s step of %d failed: %s", lane.model, len(step.parts), raised)
+        except Exception as fault:
+            # The thread outlives a fault of ours; where it happened is logged, the text that
+            # may quote content is not.
+            frames = "".join(traceback.format_tb(fault.__traceback__))
+            log.error("step failed with %s at\n%s", type(fault).__name__, frames)
+            error = EngineFault(f"the worker failed with {type(fault).__name__}")
+        with self._lock:
+            for member in members:
+                self._open.fail(member, error)
+            self._open.flush()
+        return None
+
+    def _admit(self, lane: Lane, members: list[Generation], now_ns: int) -> None:
+        for member in members:
+            if not member.admitted and not member.closed:
+                member.admitted = True
+                cached = lane.scheduler.cached_tokens(next(iter(member.answers)))
+                queue_ns = now_ns - member.call.arrived_ns
+                self._open.tell(member, Admitted(len(member.call.prompt), cached, queue_ns))
+
+    def _commit(
+        self, lane: Lane, step: Step, logits: StepLogits, now_ns: int, took_ns: int
+    ) -> None:
+        """Chooses tokens, tells them, and lets the scheduler know of both."""
+        tokens: dict[int, int] = {}
+        over: list[tuple[int, Generation]] = []
+        rows = iter(logits.logits)
+        for part in step.parts:
+            if not part.wants_logits:
+                continue
+            row = next(rows)
+            tokens[part.sequence_id] = 0
+            generation = lane.owners.get(part.sequence_id)
+            if generation is None:
+                continue
+            # Held for one choice: a caller who ends meanwhile waits no longer.
+            with self._lock:
+                answer = generation.answers[part.sequence_id]
+                if generation.closed or answer.finished is not None:
+                    continue
+                try:
+                    token, piece = answer.choose(row)
+                except EngineFault as fault:
+                    self._open.fail(generation, fault)
+                    continue
+                tokens[part.sequence_id] = token
+                generation.started = True
+                self._open.tell_piece(generation, answer, piece)
+                if answer.finished is not None:
+                    over.append((part.sequence_id, generation))
+        for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
+            lane.end(ended.sequence_id, ended.record)
+        with self._lock:
+            for sequence_id, generation in over:
+                lane.finish(sequence_id)
+                self._open.settle(generation, self.cpu_share)
+            # One wake-up for all tokens of the step.
+            self._open.flush()
+
+    def _ended(self, lane: Lane, ended: Ended) -> None:
+        """The scheduler gave a sequence up; under the lock."""
+        generation = lane.owners.get(ended.sequence_id)
+        lane.end(ended.sequence_id, ended.record)
+        if generation is None or generation.closed:
+            return
+        if ended.reason == Reason.EXPIRED:
+            self._open.expire(generation)
+            self._open.settle(generation, self.cpu_share)
+        else:
+            self._open.fail(generation, lane.refusal_of(ended))
+
+
+def _late(generation: Generation, now_ns: int) -> bool:
+    due = generation.call.deadline_ns
+    return due is not None and due <= now_ns and generation.wanted
