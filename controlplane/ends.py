@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from controlplane.errors import (
     Cancelled,
+    ContextOverflow,
     ControlPlaneError,
     InvalidRequest,
     NotFound,
@@ -30,12 +31,13 @@ _WORDS: Mapping[type[ControlPlaneError], str] = {
     Unavailable: "unavailable",
     Cancelled: "cancelled",
     InvalidRequest: "invalid",
+    ContextOverflow: "invalid",
     NotFound: "not-found",
     Unsatisfiable: "unsatisfiable",
     WorkerFault: "worker-fault",
 }
 ANSWERED = "answered"
-OUTCOMES = (ANSWERED, *_WORDS.values())
+OUTCOMES = (ANSWERED, *dict.fromkeys(_WORDS.values()))
 
 _REFUSALS = {
     Refusal.QUEUE_FULL: "the queue is full",

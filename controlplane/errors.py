@@ -14,6 +14,10 @@ class InvalidRequest(ControlPlaneError):
     """The request itself is wrong and will never work; names what came and what is accepted."""
 
 
+class ContextOverflow(InvalidRequest):
+    """A prompt and its answer are longer than the model, or its workers, can hold."""
+
+
 class NotFound(ControlPlaneError):
     """The named model, version, variant or tokenizer does not exist here."""
 

@@ -21,6 +21,7 @@ class WorkerView:
 
     id: str
     address: str
+    worker_class: str
     state: str
     pid: int
     threads: int
@@ -85,14 +86,50 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneView:
+    """One model on one decode worker: its profile, its arena and what runs there.
+
+    `quality` is 0 when it is not `measured`. The four times are those of a step by itself,
+    of a prompt token, of a decoding sequence, and of a thousand tokens it attends to.
+    """
+
+    worker: str
+    variant: str
+    quality: float
+    measured: bool
+    open: int
+    most_tokens: int
+    correction: float
+    answered: int
+    step_ms: float
+    prompt_token_ms: float
+    sequence_ms: float
+    thousand_cached_ms: float
+    waiting: int
+    prefilling: int
+    decoding: int
+    pending_prompt_tokens: int
+    cached_tokens: int
+    total_blocks: int
+    free_blocks: int
+    evictable_blocks: int
+    generated_tokens: int
+    prefix_hit_tokens: int
+    preemptions: int
+    shed: int
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratorView:
-    """One model that generates text; `lanes` counts the decode workers that have it ready."""
+    """A model that generates text and the decode workers that have it."""
 
     model: str
     manifest_digest: str
     state: str
     open: int
-    lanes: int
+    redispatched: int
+    lanes: tuple[LaneView, ...]
+    outcomes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +250,7 @@ def _status(message: fleet_pb2.GetStatusResponse) -> FleetStatus:
         process_cpu_s=message.process_cpu_s,
         resident_bytes=message.resident_bytes,
         gauges=dict(message.gauges),
-        generators=tuple(
-            GeneratorView(each.model, each.manifest_digest, each.state, each.open, len(each.lanes))
-            for each in message.generators
-        ),
+        generators=tuple(map(_generator, message.generators)),
     )
 
 
@@ -224,6 +258,9 @@ def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
     return WorkerView(
         id=message.hello.worker_id,
         address=message.hello.address,
+        worker_class=fleet_pb2.WorkerClass.Name(message.hello.worker_class)
+        .removeprefix("WORKER_CLASS_")
+        .lower(),
         state=message.state,
         pid=message.hello.process_id,
         threads=message.hello.threads,
@@ -238,6 +275,48 @@ def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
         resident_bytes=message.load.resident_bytes,
         expired_executed=message.load.expired_items_executed,
         since_report_ms=message.since_report_ms,
+    )
+
+
+def _generator(message: fleet_pb2.GeneratorStatus) -> GeneratorView:
+    return GeneratorView(
+        model=message.model,
+        manifest_digest=message.manifest_digest,
+        state=message.state,
+        open=message.open,
+        redispatched=message.redispatched,
+        lanes=tuple(_lane(lane) for lane in message.lanes),
+        outcomes=dict(message.outcomes),
+    )
+
+
+def _lane(message: fleet_pb2.LaneStatus) -> LaneView:
+    profile, load = message.profile, message.load
+    return LaneView(
+        worker=message.worker_id,
+        variant=message.variant,
+        quality=message.quality,
+        measured=message.HasField("quality"),
+        open=message.open,
+        most_tokens=message.most_tokens,
+        correction=message.correction,
+        answered=message.answered,
+        step_ms=profile.step_us / 1e3,
+        prompt_token_ms=profile.prefill_us_per_token / 1e3,
+        sequence_ms=profile.sequence_us / 1e3,
+        thousand_cached_ms=profile.cached_us_per_token,
+        waiting=load.waiting,
+        prefilling=load.prefilling,
+        decoding=load.decoding,
+        pending_prompt_tokens=load.pending_prompt_tokens,
+        cached_tokens=load.cached_tokens,
+        total_blocks=load.total_blocks,
+        free_blocks=load.free_blocks,
+        evictable_blocks=load.evictable_blocks,
+        generated_tokens=load.generated_tokens,
+        prefix_hit_tokens=load.prefix_hit_tokens,
+        preemptions=load.preemptions,
+        shed=load.shed,
     )
 
 

@@ -34,7 +34,7 @@ def is_ready(
     `decoders` counts the decode workers beside them, which serve the `generators`.
     """
     served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
-    speaking = {g.model for g in status.generators if g.state == "ready" and g.lanes >= decoders}
+    speaking = {g.model for g in status.generators if g.state == "ready" and len(g.lanes) >= decoders}
     taking = status.ready_workers() >= wanted + decoders
     return taking and served >= models and speaking >= generators
 
@@ -51,7 +51,7 @@ def describe(status: FleetStatus | None, wanted: int) -> str:
     pools = ", ".join(
         [
             *(f"{pool.model} {pool.state} on {pool.workers}" for pool in status.pools),
-            *(f"{each.model} {each.state} on {each.lanes}" for each in status.generators),
+            *(f"{each.model} {each.state} on {len(each.lanes)}" for each in status.generators),
         ]
     )
     return f"{status.ready_workers()} of {wanted} workers ready; models: {pools or 'none'}"

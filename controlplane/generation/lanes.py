@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from controlplane.deployed import VariantInfo
 from controlplane.generation.quality import measured_quality
 from controlplane.generation.work import DecodePort
-from controlplane.policy.decode import DecodeLoad, Route, alone_ns, corrected
+from controlplane.policy.decode import DecodeLoad, Route, corrected, first_token_ns
 from controlplane.registry import Registry, WorkerSession, WorkerState
 from controlplane.watch import silence_limit_ns
 
@@ -102,14 +102,11 @@ class Lane:
                 self._sent.remove(sent)
                 return
 
-    def took(self, route: Route, prompt_tokens: int, predicted_ns: int, took_ns: int) -> None:
+    def took(self, route: Route, prompt_tokens: int, token_ns: int, took_ns: int) -> None:
         """A first token came `took_ns` after its prompt was sent here over `route`."""
         key = route.load.model, route.variant
-        before = self._corrections.get(key, 1.0)
-        # What was predicted for an idle worker holds no correction.
-        idle = predicted_ns == alone_ns(route, prompt_tokens)
-        nominal = predicted_ns if idle else predicted_ns / route.correction
-        self._corrections[key] = corrected(before, took_ns, nominal)
+        nominal = first_token_ns(route._replace(correction=1.0), prompt_tokens, token_ns)
+        self._corrections[key] = corrected(self._corrections.get(key, 1.0), took_ns, nominal)
 
     def reported(self, now_ns: int) -> None:
         """A report came: it counts what was sent well before it."""

@@ -308,14 +308,13 @@ class Generation:
         now = self._house.now_ns()
         progress, lane, candidate = self.progress, self._lane, self._candidate
         progress.first_token_ns = now - self.plan.arrived_ns
-        if lane is None or candidate is None or progress.choice is None:
+        if lane is None or candidate is None:
             return
         lane.begun(self.plan.id)
         # A prompt that was cached says nothing of what reading one takes.
         if not progress.cached_tokens:
-            took = now - self._sent_ns
-            predicted = progress.choice.predicted_ns
-            lane.took(candidate.route, len(self.plan.prompt), predicted, took)
+            plan = self.plan
+            lane.took(candidate.route, len(plan.prompt), plan.token_ns, now - self._sent_ns)
 
     def _drop(self) -> None:
         call, lane = self._call, self._lane

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from controlplane.deployed import ModelInfo, VariantInfo
 from controlplane.errors import (
+    ContextOverflow,
     ControlPlaneError,
-    InvalidRequest,
     Refused,
     TooLate,
     Unavailable,
@@ -95,7 +95,7 @@ def long_enough(
 ) -> list[Candidate]:
     """The candidates that hold the prompt and its answer, which has at least one token.
 
-    Raises InvalidRequest with the numbers when none does.
+    Raises ContextOverflow with the numbers when none does.
     """
     needed = prompt_tokens + max(1, max_tokens)
     kept = [c for c in found if needed <= c.route.most_tokens or not c.route.most_tokens]
@@ -109,11 +109,11 @@ def long_enough(
     else:
         holds = f"the workers of model {shown(model.name)} hold sequences of {most} tokens"
     if prompt_tokens >= most:
-        raise InvalidRequest(
+        raise ContextOverflow(
             f"the prompt has {prompt_tokens} tokens and needs at least 1 more for an answer; "
             f"{holds}: shorten the prompt by {prompt_tokens + 1 - most}"
         )
-    raise InvalidRequest(
+    raise ContextOverflow(
         f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, "
         f"{needed} together; {holds}: max_tokens may be up to {most - prompt_tokens}"
     )

@@ -139,8 +139,13 @@ def prompt_share(profile: DecodeProfile, load: DecodeLoad, token_ns: int) -> flo
 
 
 def alone_ns(route: Route, prompt_tokens: int) -> int:
-    """Time to the first token of a prompt with nothing else on the worker, as profiled."""
-    return int(route.profile.step_ns + route.profile.prefill_ns * prompt_tokens)
+    """Time to the first token of a prompt with nothing else on the worker, as profiled.
+
+    Less when first tokens were seen to come sooner: a profile may have been taken while
+    others held the machine.
+    """
+    profiled = route.profile.step_ns + route.profile.prefill_ns * prompt_tokens
+    return int(profiled * min(1.0, route.correction))
 
 
 def first_token_ns(route: Route, prompt_tokens: int, token_ns: int) -> int:

@@ -15,6 +15,7 @@ from protos.inference import model_config_pb2, oip_pb2
 PLATFORM = "onnxruntime_onnx"
 BACKEND = "orchid"
 SERVER_NAME = "orchid"
+GENERATE = "orchid.v1.Inference/Generate"
 EXTENSIONS = (
     "classification",
     "model_configuration",
@@ -53,7 +54,10 @@ _Tensor = tuple[str, str, Sequence[int]]
 
 
 def metadata(view: ModelView) -> oip_pb2.ModelMetadataResponse:
-    """Names, types and shapes of a model; token models also take text."""
+    """Names, types and shapes of a model; token models also take text.
+
+    A model that generates has no tensors: it is not asked through this protocol.
+    """
     return oip_pb2.ModelMetadataResponse(
         name=view.info.name,
         versions=[view.info.version],
@@ -70,7 +74,7 @@ def configuration(view: ModelView, instances: int) -> model_config_pb2.ModelConf
     it for models with a `max_batch_size`, and every input is optional: a request brings
     either text or ids.
     """
-    batched = view.takes_text
+    batched = view.takes_text and not view.info.generates
     config = model_config_pb2.ModelConfig(
         name=view.info.name,
         platform=PLATFORM,
@@ -102,6 +106,9 @@ def configuration(view: ModelView, instances: int) -> model_config_pb2.ModelConf
         "tokenizers": ",".join(view.tokenizers),
         "default_tokenizer": view.info.default_tokenizer,
     }
+    settings = view.info.generation
+    if settings is not None:
+        facts |= {"context": str(settings.context), "asked_with": GENERATE}
     for key, value in facts.items():
         if value:
             config.parameters[key].string_value = value
@@ -160,12 +167,16 @@ def _batch(batch: BatchCounters) -> oip_pb2.InferBatchStatistics:
 
 
 def _inputs(view: ModelView) -> Iterable[_Tensor]:
+    if view.info.generates:
+        return ()
     if view.takes_text:
         return _TEXT_INPUTS
     return [(spec.name, BY_DTYPE[spec.dtype].oip, spec.shape) for spec in view.inputs.values()]
 
 
 def _outputs(view: ModelView) -> list[_Tensor]:
+    if view.info.generates:
+        return []
     return [(spec.name, BY_DTYPE[spec.dtype].oip, spec.shape) for spec in view.outputs.values()]
 
 

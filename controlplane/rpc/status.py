@@ -8,6 +8,7 @@ import grpc
 
 from controlplane.errors import (
     Cancelled,
+    ContextOverflow,
     ControlPlaneError,
     InvalidRequest,
     NotFound,
@@ -21,6 +22,7 @@ from controlplane.wording import listed, shown
 
 __all__ = [
     "INTERNAL",
+    "REASON",
     "RETRY_AFTER",
     "RETRY_PUSHBACK",
     "Status",
@@ -33,6 +35,9 @@ __all__ = [
 RETRY_AFTER = "retry-after-ms"
 # gRPC clients with a retry policy wait this long before the next attempt.
 RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+# What kind of mistake a request is, for programs that can repair it.
+REASON = "orchid-reason"
+_REASONS: dict[type[BaseException], str] = {ContextOverflow: "context-overflow"}
 
 # A status travels in trailing metadata, of which clients accept 8 KiB by default and
 # where a byte outside ASCII takes three.
@@ -57,6 +62,7 @@ class Status:
     code: grpc.StatusCode
     message: str
     retry_after_ms: int = 0
+    reason: str = ""
 
     @property
     def number(self) -> int:
@@ -65,11 +71,12 @@ class Status:
 
     @property
     def trailers(self) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata that carries the retry guidance."""
+        """Trailing metadata that carries the retry guidance, or the kind of mistake."""
+        reason = ((REASON, self.reason),) if self.reason else ()
         if self.retry_after_ms <= 0:
-            return ()
+            return reason
         after = str(self.retry_after_ms)
-        return ((RETRY_AFTER, after), (RETRY_PUSHBACK, after))
+        return (*reason, (RETRY_AFTER, after), (RETRY_PUSHBACK, after))
 
 
 INTERNAL = Status(grpc.StatusCode.INTERNAL, "internal error; the control plane's log has the cause")
@@ -85,7 +92,7 @@ def status_of(error: BaseException) -> Status:
         code = _CODES.get(kind)
         if code is not None:
             retry = error.retry_after_ms if isinstance(error, Refused | Unavailable) else 0
-            return Status(code, bounded(str(error)), retry)
+            return Status(code, bounded(str(error)), retry, _REASONS.get(type(error), ""))
     return INTERNAL
 
 

@@ -8,9 +8,11 @@ import typer
 
 from deploy.cli import models
 from deploy.cli.bench import app as bench_app
+from deploy.cli.chat import chat
 from deploy.cli.cluster import down, status, up
 from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
+from deploy.cli.generate import generate
 from deploy.cli.infer import infer
 from deploy.cli.plan import plan
 from deploy.cli.processes import controlplane, worker
@@ -47,6 +49,8 @@ app.command("up")(up)
 app.command("down")(down)
 app.command("status")(status)
 app.command("infer")(infer)
+app.command("generate")(generate)
+app.command("chat")(chat)
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
 app.command("plan")(plan)

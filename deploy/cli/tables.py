@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deploy.fleet import FleetStatus, PoolView
+from deploy.fleet import FleetStatus, GeneratorView, PoolView
 
 _STATE_STYLE = {"ready": "green", "suspect": "yellow", "draining": "yellow", "lost": "red"}
 
@@ -26,6 +26,11 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
         yield Text()
         yield _pool_line(pool)
         yield _variants(pool)
+    for generator in status.generators:
+        yield Text()
+        yield _generator_line(generator)
+        if generator.lanes:
+            yield _lanes(generator)
 
 
 def _table(*left: str) -> Table:
@@ -37,12 +42,13 @@ def _table(*left: str) -> Table:
 
 
 def _workers(status: FleetStatus) -> Table:
-    table = _table("worker", "state", "address")
+    table = _table("worker", "class", "state", "address")
     for heading in ("pid", "running", "queued", "completed", "cpu %", "MiB"):
         table.add_column(heading, justify="right")
     for worker in status.workers:
         table.add_row(
             worker.id,
+            worker.worker_class,
             Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
             worker.address,
             str(worker.pid),
@@ -81,6 +87,52 @@ def _variants(pool: PoolView) -> Table:
             str(variant.answered),
             variant.note,
             style="" if variant.routable else "dim",
+        )
+    return table
+
+
+def _generator_line(generator: GeneratorView) -> Text:
+    outcomes = ", ".join(f"{name} {n}" for name, n in sorted(generator.outcomes.items()) if n)
+    moved = f"; taken over from lost workers {generator.redispatched}"
+    return Text(
+        f"model {generator.model} generates on {len(generator.lanes)} worker(s): "
+        f"{generator.state}; open {generator.open}"
+        + (f"; {outcomes}" if outcomes else "")
+        + (moved if generator.redispatched else "")
+        + f"\n{generator.manifest_digest}"
+    )
+
+
+def _lanes(generator: GeneratorView) -> Table:
+    table = _table("variant", "worker")
+    headings = (
+        "quality",
+        "waiting",
+        "reading",
+        "writing",
+        "blocks free",
+        "step ms",
+        "prompt tok/s",
+    )
+    for heading in (*headings, "correction", "preempted", "shed", "answered"):
+        table.add_column(heading, justify="right")
+    for lane in generator.lanes:
+        rate = 1e3 / lane.prompt_token_ms if lane.prompt_token_ms else 0.0
+        free = lane.free_blocks + lane.evictable_blocks
+        table.add_row(
+            lane.variant,
+            lane.worker,
+            f"{lane.quality:.4f}" if lane.measured else "",
+            str(lane.waiting),
+            str(lane.prefilling),
+            str(lane.decoding),
+            f"{free} of {lane.total_blocks}",
+            f"{lane.step_ms + lane.sequence_ms:.1f}",
+            f"{rate:.0f}",
+            f"{lane.correction:.2f}",
+            str(lane.preemptions),
+            str(lane.shed),
+            str(lane.answered),
         )
     return table
 

@@ -196,6 +196,9 @@ async def test_what_cannot_be_is_said_at_once(
         error, events = await refusal(house.inference.Generate(request_))
         assert (error.code(), events) == (code, []), error.details()
         assert told in str(error.details())
+        overflow = "64 tokens" in told
+        kind = dict(error.trailing_metadata() or ()).get("orchid-reason")
+        assert kind == ("context-overflow" if overflow else None)
         assert worker.calls == []
         await house.at_rest()
 

@@ -75,6 +75,11 @@ def test_a_correction_counts_only_while_something_is_there() -> None:
     assert first_token_ns(route(correction=2.0), 10, 50 * MS) == 25 * MS
 
 
+def test_a_profile_that_was_taken_on_a_busy_machine_is_corrected_down() -> None:
+    assert first_token_ns(route(correction=0.5), 10, 50 * MS) == 12.5 * MS
+    assert choose([route(correction=0.5)], demand(20, 30, asked=True)).routes == (0,)
+
+
 def test_evidence_goes_before_precision_and_unknown_weights_come_last() -> None:
     ordered = [
         route("q4", 0.9),

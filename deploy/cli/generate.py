@@ -1,0 +1,188 @@
+"""`orchid generate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
+
+if TYPE_CHECKING:
+    from deploy.generation import Generated, GenerationError
+
+TemperatureOption = Annotated[
+    float, typer.Option(min=0.0, max=10.0, help="0 takes the likeliest token every time.")
+]
+TopPOption = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens up to this probability.")
+]
+TopKOption = Annotated[int, typer.Option(min=0, help="Keep this many likeliest tokens; 0: all.")]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, help="The same seed gives the same answer. Default: drawn.")
+]
+ClassOption = Annotated[str, typer.Option("--class", help="Request class of the configuration.")]
+TenantOption = Annotated[str, typer.Option(help="Who is charged, and whose cache may be used.")]
+VariantOption = Annotated[str, typer.Option(help="Answer with this variant or not at all.")]
+
+_INTERRUPTED = 130
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="Model to ask, e.g. smollm2-135m.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from standard input.")],
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a question; use the chat template.")
+    ] = False,
+    system: Annotated[
+        str, typer.Option(help="What the model is told before the question; implies --chat.")
+    ] = "",
+    max_tokens: Annotated[
+        int, typer.Option(min=0, help="Longest answer; 0: what the context leaves.")
+    ] = 256,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 0.0,
+    top_k: TopKOption = 0,
+    min_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Drop tokens below this share of the best.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(min=0.0, max=10.0, help="Above 1 makes repetition less likely.")
+    ] = 0.0,
+    seed: SeedOption = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; can be repeated.")
+    ] = None,
+    deadline_ms: Annotated[
+        int, typer.Option(min=0, help="Time the whole answer is worth waiting for.")
+    ] = 0,
+    first_token_target_ms: Annotated[
+        int, typer.Option(min=0, help="Time to the first token; 0: that of the class.")
+    ] = 0,
+    token_target_ms: Annotated[
+        int, typer.Option(min=0, help="Time between tokens; 0: that of the class.")
+    ] = 0,
+    request_class: ClassOption = "",
+    tenant: TenantOption = "",
+    variant: VariantOption = "",
+    prohibit: Annotated[
+        list[str] | None, typer.Option(help="A variant that may not answer; can be repeated.")
+    ] = None,
+    minimum_quality: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Lowest measured quality that may answer.")
+    ] = 0.0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print text, usage and provenance as JSON at the end.")
+    ] = False,
+    address: AddressOption = "",
+    state: StateOption = DEFAULT_STATE,
+) -> None:
+    """Let a language model go on with a text, or answer a question with --chat.
+
+    The answer goes to standard output as it comes; what it took, and which variant gave it,
+    to standard error at the end. Ctrl-C ends the answer. Exits with 1 when there is none.
+    """
+    from deploy.generation import GenerationError, GenerationQuestion, Generator, Turn
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    for name, value in (("the prompt", text), ("--system", system)):
+        check_utf8(name, value)
+    for value in stop or ():
+        check_utf8("--stop", value)
+    turns = [Turn("system", system)] if system else []
+    if chat or system:
+        turns.append(Turn("user", text))
+    question = GenerationQuestion(
+        model=model,
+        text=text,
+        turns=tuple(turns),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+        request_class=request_class,
+        tenant=tenant,
+        variant=variant,
+        prohibited=tuple(prohibit or ()),
+        minimum_quality=minimum_quality,
+        deadline_ms=deadline_ms,
+        first_token_target_ms=first_token_target_ms,
+        token_target_ms=token_target_ms,
+    )
+    target = chosen_address(address, state)
+    with Generator(target) as generator:
+        try:
+            answer = generator.generate(question, _silence if json else say)
+        except GenerationError as error:
+            _fail(error, target)
+        except KeyboardInterrupt:
+            typer.echo()
+            raise typer.Exit(_INTERRUPTED) from None
+    if json:
+        import json as encoder
+
+        typer.echo(encoder.dumps(answer.document, indent=1, ensure_ascii=False))
+        return
+    if not answer.text.endswith("\n"):
+        typer.echo()
+    tell(footer(answer))
+
+
+def check_utf8(name: str, text: str) -> None:
+    """BadParameter for text that the terminal gave in another encoding."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise typer.BadParameter(f"{name} is not UTF-8")
+
+
+def say(text: str) -> None:
+    """Write a piece of an answer at once; a terminal gets no control characters of a model."""
+    if sys.stdout.isatty():
+        text = "".join(c for c in text if c in "\n\t" or c.isprintable())
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _silence(text: str) -> None:
+    """With --json the answer is printed whole."""
+
+
+def tell(line: str) -> None:
+    """A line about the answer, on standard error so that the answer stands alone."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(line, style="dim"), soft_wrap=True)
+
+
+def footer(answer: Generated) -> str:
+    """What an answer took and which variant gave it."""
+    cached = f" ({answer.cached_tokens} cached)" if answer.cached_tokens else ""
+    rate = f", then {answer.tokens_per_s:.1f} a second" if answer.tokens_per_s else ""
+    less = ", an approximation" if answer.approximation else ""
+    return (
+        f"{answer.variant} on {answer.worker} ({answer.reason}{less}): "
+        f"{answer.prompt_tokens}{cached} + {answer.generated_tokens} tokens, "
+        f"first after {answer.first_token_ms:.0f} ms{rate}; ended by {answer.finish}"
+    )
+
+
+def _fail(error: GenerationError, target: str) -> NoReturn:
+    text, remedy = explained(error, target)
+    fail(text, remedy)
+
+
+def explained(error: GenerationError, target: str) -> tuple[str, str]:
+    """What to tell of an error, and what may help."""
+    text = f"{error.code}: {error}"
+    if error.code == "UNAVAILABLE" and "failed to connect" in str(error):
+        return f"{target}: {text}", "orchid up starts a cluster"
+    if error.retry_after_ms:
+        return text, f"try again in {error.retry_after_ms} ms; orchid status"
+    if error.code == "NOT_FOUND":
+        return text, "orchid status shows the models that generate"
+    return text, ""
