@@ -34,7 +34,9 @@ def is_ready(
     `decoders` counts the decode workers beside them, which serve the `generators`.
     """
     served = {p.model for p in status.pools if p.state == "ready" and p.workers >= wanted}
-    speaking = {g.model for g in status.generators if g.state == "ready" and len(g.lanes) >= decoders}
+    speaking = {
+        g.model for g in status.generators if g.state == "ready" and len(g.lanes) >= decoders
+    }
     taking = status.ready_workers() >= wanted + decoders
     return taking and served >= models and speaking >= generators
 

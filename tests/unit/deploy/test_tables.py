@@ -7,7 +7,19 @@ import io
 from rich.console import Console
 
 from deploy.cli.tables import status_tables
-from deploy.fleet import FleetStatus, PoolView, VariantView
+from deploy.fleet import FleetStatus, GeneratorView, LaneView, PoolView, VariantView
+
+
+def shown(
+    pools: tuple[PoolView, ...], generators: tuple[GeneratorView, ...], width: int = 120
+) -> dict[str, str]:
+    """The lines of a status by their first word."""
+    status = FleetStatus("cp", "1", "orchid", 1.0, (), pools, 0, 0, 0, 0.0, 0, {}, generators)
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in status_tables(status):
+        console.print(table)
+    lines = console.export_text().splitlines()
+    return {line.split()[0]: line for line in lines if line.split()}
 
 
 def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
@@ -16,10 +28,57 @@ def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
         for name, measured in (("useless", True), ("unknown", False))
     )
     pool = PoolView("m", "sha256:a", "ready", 1, 0, 0, 0.0, variants, {}, (), 1.25)
-    status = FleetStatus("cp", "1", "orchid", 1.0, (), (pool,), 0, 0, 0, 0.0, 0, {})
-    console = Console(width=120, record=True, file=io.StringIO())
-    for table in status_tables(status):
-        console.print(table)
-    rows = {line.split()[0]: line for line in console.export_text().splitlines() if line.split()}
+    rows = shown((pool,), ())
     assert "0.0000" in rows["useless"]
     assert "0.0000" not in rows["unknown"]
+
+
+def test_a_generating_model_shows_what_its_workers_hold() -> None:
+    lane = LaneView(
+        worker="d1",
+        variant="writer-q4",
+        quality=0.0,
+        measured=False,
+        open=4,
+        most_tokens=512,
+        correction=1.1,
+        answered=7,
+        step_ms=9.0,
+        prompt_token_ms=2.0,
+        sequence_ms=0.5,
+        thousand_cached_ms=3.0,
+        waiting=1,
+        prefilling=2,
+        decoding=3,
+        pending_prompt_tokens=90,
+        cached_tokens=500,
+        total_blocks=256,
+        free_blocks=100,
+        evictable_blocks=20,
+        generated_tokens=900,
+        prefix_hit_tokens=0,
+        preemptions=5,
+        shed=6,
+    )
+    outcomes = {"answered": 7, "cancelled": 0}
+    generator = GeneratorView("writer", "sha256:w", "ready", 4, 1, (lane,), outcomes)
+    rows = shown((), (generator,), 160)
+    assert "writer generates on 1 worker(s): ready; open 4; answered 7" in rows["model"]
+    assert "taken over from lost workers 1" in rows["model"]
+    cells = rows["writer-q4"].split()
+    assert cells == [
+        "writer-q4",
+        "d1",
+        "1",
+        "2",
+        "3",
+        "120",
+        "of",
+        "256",
+        "9.5",
+        "500",
+        "1.10",
+        "5",
+        "6",
+        "7",
+    ]
