@@ -21,3 +21,8 @@ def test_the_control_plane_section_shows_the_defaults() -> None:
 def test_the_worker_section_shows_the_defaults() -> None:
     loaded = load_config(WorkerConfig, "worker", EXAMPLE)
     assert replace(loaded, repository=WorkerConfig().repository) == WorkerConfig()
+
+
+def test_the_decode_section_shows_the_defaults() -> None:
+    loaded = load_config(WorkerConfig, "decode", EXAMPLE, base="worker")
+    assert replace(loaded, repository=WorkerConfig().repository) == WorkerConfig()
