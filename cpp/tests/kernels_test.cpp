@@ -102,6 +102,9 @@ TEST(TheCpuIsNamed) {
   CHECK(MeasureFmaRate(0.001) > 0.1);
   CHECK(Throws<InvalidInput>([] { MeasureFmaRate(0.0); }, "seconds"));
   CHECK(Throws<InvalidInput>([] { MeasureFmaRate(std::nan("")); }, "seconds"));
+  CHECK(MeasureReadRate(2, 0.001) > 0.1);
+  CHECK(Throws<InvalidInput>([] { MeasureReadRate(0, 1.0); }, "threads"));
+  CHECK(Throws<InvalidInput>([] { MeasureReadRate(1, std::nan("")); }, "seconds"));
 }
 
 }  // namespace
