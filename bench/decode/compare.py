@@ -95,6 +95,23 @@ def compare(
     return found
 
 
+def agreement(
+    subjects: Mapping[str, Subject], reference: str, *, prompts: int, tokens: int
+) -> list[dict[str, Any]]:
+    """Whether all run the same model: shares of prompts after which a subject's most likely token
+    is that of `reference`, one point a subject.
+    """
+    expected = [subjects[reference].first_token(number, tokens) for number in range(prompts)]
+    points = []
+    for name, subject in subjects.items():
+        found = [subject.first_token(number, tokens) for number in range(prompts)]
+        same = sum(a == b for a, b in zip(found, expected, strict=True))
+        points.append(
+            {"name": "agreement", "subject": name, "prompts": prompts, "share": same / prompts}
+        )
+    return points
+
+
 def _rate(subject: Subject, measure: Measure, steps: int) -> float:
     if measure.is_prefill:
         return measure.tokens / subject.prefill(measure.tokens)

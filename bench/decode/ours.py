@@ -67,6 +67,13 @@ class EngineSubject:
         ids = prompt(0, tokens, self._vocabulary)
         return self._timed([SequenceStep(ids, 0, self._blocks[0])]).seconds
 
+    def first_token(self, number: int, tokens: int) -> int:
+        """See Subject."""
+        self.close()
+        self._cached = 0
+        self._timed([SequenceStep(prompt(number, tokens, self._vocabulary), 0, self._blocks[0])])
+        return self._tokens[0]
+
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""
         self.close()

@@ -106,6 +106,10 @@ class PeerSubject:
         """See Subject."""
         return float(self._call("prefill", tokens=tokens))
 
+    def first_token(self, number: int, tokens: int) -> int:
+        """See Subject."""
+        return int(self._call("first_token", number=number, tokens=tokens))
+
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""
         self._call("open", batch=batch, cached=cached)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.decode.compare import MEASURES, Rates, compare, ratios
+from bench.decode.compare import MEASURES, Rates, agreement, compare, ratios
 from bench.decode.golden import largest_difference
 from bench.decode.grid import kv_bytes, step_grid
 from bench.decode.ours import EngineSubject, VariantFiles, open_variant, variants_of
@@ -27,6 +27,8 @@ Notify = Callable[[str], None]
 _SERVED = "q4"
 _OURS = "orchid-"
 _READ_SECONDS = 0.5
+# Prompts whose next token is compared: random tokens, after which no model is very sure.
+_PROMPTS, _PROMPT_TOKENS = 24, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ def run_decode(
         rates = compare(
             subjects, MEASURES, rounds=settings.rounds, steps=settings.steps, notify=notify
         )
+        notify("whether all run the same model")
+        reference = _OURS + ("fp32" if "fp32" in variants else next(iter(variants)))
+        agreed = agreement(subjects, reference, prompts=_PROMPTS, tokens=_PROMPT_TOKENS)
         versions = {name: subject.version for name, subject in subjects.items()}
     read_rates.append(_read_rate(settings, notify))
     rate = median(read_rates) * 1e9
@@ -112,6 +117,7 @@ def run_decode(
         },
         points=[
             *(point for each in rates for point in each.points()),
+            *agreed,
             *grid,
             *stock,
         ],

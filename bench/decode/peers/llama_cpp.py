@@ -66,6 +66,13 @@ class LlamaCpp:
         self.close()
         return took
 
+    def first_token(self, number: int, tokens: int) -> int:
+        """See Subject."""
+        self.close()
+        (token,) = self._run([(0, 0, prompt(number, tokens, self._vocabulary))])
+        self.close()
+        return token
+
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""
         self.close()

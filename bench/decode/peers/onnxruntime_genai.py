@@ -36,6 +36,14 @@ class OnnxRuntimeGenai:
         generator.generate_next_token()
         return time.perf_counter() - began
 
+    def first_token(self, number: int, tokens: int) -> int:
+        """See Subject."""
+        self.close()
+        generator = self._make(1)
+        generator.append_tokens(np.array([prompt(number, tokens, self._vocabulary)], np.int32))
+        generator.generate_next_token()
+        return int(generator.get_sequence(0)[tokens])
+
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""
         self.close()

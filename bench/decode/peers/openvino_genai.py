@@ -43,7 +43,7 @@ class OpenVino:
     def prefill(self, tokens: int) -> float:
         """See Subject."""
         self.close()
-        handle = self._add(self._next, tokens, 1)
+        handle = self._add(0, tokens, 1)
         began = time.perf_counter()
         self._pipeline.step()
         took = time.perf_counter() - began
@@ -51,6 +51,13 @@ class OpenVino:
             raise RuntimeError("a prompt was not prefilled in one step")
         self._drain()
         return took
+
+    def first_token(self, number: int, tokens: int) -> int:
+        """See Subject."""
+        self.close()
+        handle = self._add(number, tokens, 1)
+        self._drain()
+        return int(handle.read_all()[0].generated_ids[0])
 
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""

@@ -30,6 +30,10 @@ class Subject(Protocol):
         """Seconds from a prompt of so many tokens to its first token, nothing cached before."""
         ...
 
+    def first_token(self, number: int, tokens: int) -> int:
+        """The most likely token after prompt `number` of so many tokens."""
+        ...
+
     def open(self, batch: int, cached: int) -> None:
         """Prefill `batch` different prompts of `cached` tokens; ends what was open."""
         ...

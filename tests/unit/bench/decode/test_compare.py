@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.decode.compare import Measure, compare, ratios
+from bench.decode.compare import Measure, agreement, compare, ratios
 
 
 class Known:
@@ -22,6 +22,9 @@ class Known:
     def prefill(self, tokens: int) -> float:
         self._turns.append(self._name)
         return self._seconds(0) * tokens
+
+    def first_token(self, number: int, tokens: int) -> int:
+        return number % 2 if self._name == "quick" else 0
 
     def open(self, batch: int, cached: int) -> None:
         self._batch = batch
@@ -62,6 +65,16 @@ def test_ratios_are_of_rates_within_a_round_and_best_is_the_worst_for_us() -> No
     assert ours.opened == slow.opened == [(2, 9)]
     # After one warm-up each, the order of turns changes from round to round.
     assert turns[3:9] == ["quick", "slow", "ours", "ours", "slow", "quick"]
+
+
+def test_agreement_is_the_share_of_prompts_with_the_same_next_token() -> None:
+    subjects = {name: Known(name, lambda batch: 1.0, []) for name in ("ours", "slow", "quick")}
+    points = agreement(subjects, "ours", prompts=4, tokens=8)
+    assert {point["subject"]: point["share"] for point in points} == {
+        "ours": 1.0,
+        "slow": 1.0,
+        "quick": 0.5,
+    }
 
 
 def test_without_peers_there_is_no_ratio() -> None:
