@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.bench_decode import decode
+from deploy.cli.bench_generation import generation
 from deploy.cli.bench_load import load
 from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
@@ -22,6 +23,7 @@ app.command()(load)
 app.command()(sweep)
 app.command()(scenario)
 app.command()(decode)
+app.command()(generation)
 
 
 @app.command()

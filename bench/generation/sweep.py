@@ -1,0 +1,163 @@
+"""Scheduling policies of the decode worker against each other, at multiples of its capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.generation.plan import GenerationPlan
+from bench.generation.prefix import PrefixSettings, measure_prefix
+from bench.generation.record import GenerationResult
+from bench.generation.run import run_generations
+from bench.report import Report, host_facts, make_report
+from bench.sweep import Notify
+from deploy.cluster import ClusterSpec, LocalCluster
+
+# The policy whose completions with a standing backlog are the capacity, and its width.
+REFERENCE = "never-evict"
+_WIDTH = 8
+_READY_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSweepSettings:
+    """What to run; `load_factors` multiply the measured capacity, each run lasts `seconds`."""
+
+    model: str
+    vocabulary: int
+    policies: Sequence[str]
+    load_factors: Sequence[float]
+    seconds: float = 40.0
+    warmup_s: float = 5.0
+    capacity_s: float = 30.0
+    threads: int = 2
+    first_token_ms: float = 500.0
+    token_ms: float = 50.0
+    seed: int = 1
+    prefix: PrefixSettings = field(default_factory=PrefixSettings)
+
+
+def generation_sweep_seconds(settings: GenerationSweepSettings) -> float:
+    """About how long a sweep takes, for progress bars."""
+    runs = len(settings.policies) * len(settings.load_factors)
+    each = settings.seconds + settings.warmup_s
+    return runs * each + settings.capacity_s + settings.warmup_s
+
+
+def run_generation_sweep(
+    settings: GenerationSweepSettings, repository: Path, directory: Path, notify: Notify
+) -> Report:
+    """Measures capacity, every policy at every load, and what a shared prefix saves.
+
+    Summary: `capacity_per_s`, `<policy>@<load>.slo_attainment|first_token_p95_ms|token_p95_ms`,
+    `first_token_serial_ratio` at the lowest load, and those of `measure_prefix`. Policies are
+    the decode worker's, so it is asked directly. Raises ClusterError, DriverError, or ValueError
+    when nothing is answered.
+    """
+    host = host_facts()
+    base = GenerationPlan(
+        target="",
+        model=settings.model,
+        vocabulary=settings.vocabulary,
+        in_flight=2 * _WIDTH,
+        seconds=settings.capacity_s,
+        warmup_s=settings.warmup_s,
+        first_token_ms=settings.first_token_ms,
+        token_ms=settings.token_ms,
+        seed=settings.seed,
+    )
+    with _worker(settings, REFERENCE, repository, directory / "capacity") as (target, _):
+        full = _run(replace(base, target=target), f"capacity under {REFERENCE}", notify)
+    if not full.completed_per_s:
+        raise ValueError(f"no generation ended in {settings.capacity_s} s: {dict(full.codes)}")
+    capacity = full.completed_per_s
+    points: list[dict[str, Any]] = [{"policy": REFERENCE, "capacity": True, **full.as_point()}]
+    summary = {"capacity_per_s": capacity, "capacity_tokens_per_s": full.tokens_per_s}
+    by_policy: dict[tuple[str, float], GenerationResult] = {}
+    for policy in settings.policies:
+        for load in settings.load_factors:
+            # A worker of its own for each run: a backlog is no other run's business.
+            with _worker(settings, policy, repository, directory / f"{policy}-{load:g}") as (
+                target,
+                _,
+            ):
+                rate = load * capacity
+                plan = replace(
+                    base,
+                    target=target,
+                    in_flight=0,
+                    rate_per_s=rate,
+                    seconds=settings.seconds,
+                )
+                result = _run(plan, f"{policy} at {load:g} x capacity", notify)
+            by_policy[policy, load] = result
+            points.append(
+                {"policy": policy, "load_factor": load, "rate_per_s": rate, **result.as_point()}
+            )
+            summary |= _figures(f"{policy}@{load:g}", result)
+    summary |= _serial_ratio(settings, by_policy)
+    with _worker(settings, "slo", repository, directory / "prefix") as (_, front):
+        notify("shared prefixes", 0.0, 1.0)
+        found, more = measure_prefix(front, settings.model, settings.vocabulary, settings.prefix)
+        notify("shared prefixes", 1.0, 1.0)
+    return make_report(
+        "generation-sweep",
+        host=host,
+        settings=asdict(settings),
+        points=[*points, *found],
+        summary=summary | more,
+    )
+
+
+@contextmanager
+def _worker(
+    settings: GenerationSweepSettings, policy: str, repository: Path, directory: Path
+) -> Iterator[tuple[str, str]]:
+    """A decode worker under a policy: its address, and that of its control plane."""
+    spec = ClusterSpec(
+        workers=0,
+        directory=directory,
+        listen="127.0.0.1:0",
+        repository=repository,
+        models=(settings.model,),
+        decode_threads=settings.threads,
+        decode={"scheduling": policy},
+    )
+    with LocalCluster(spec) as cluster:
+        status = cluster.wait_ready(timeout_s=_READY_S)
+        yield status.workers[0].address, cluster.address
+
+
+def _run(plan: GenerationPlan, what: str, notify: Notify) -> GenerationResult:
+    total = plan.warmup_s + plan.seconds
+    notify(what, 0.0, total)
+
+    def tick(elapsed: float) -> None:
+        notify(what, min(max(elapsed, 0.0), total), total)
+
+    result = run_generations(plan, on_tick=tick)
+    notify(what, total, total)
+    return result
+
+
+def _figures(key: str, result: GenerationResult) -> dict[str, float]:
+    figures = {f"{key}.slo_attainment": result.slo_attainment}
+    for name in ("first_token_ms", "token_ms"):
+        found = getattr(result, name)
+        if found is not None:
+            figures[f"{key}.{name.removesuffix('_ms')}_p95_ms"] = found[1]
+    return figures
+
+
+def _serial_ratio(
+    settings: GenerationSweepSettings, results: dict[tuple[str, float], GenerationResult]
+) -> dict[str, float]:
+    """How much longer the p95 first token takes one after the other than in company."""
+    load = min(settings.load_factors)
+    serial, slo = results.get(("serial", load)), results.get(("slo", load))
+    if serial is None or slo is None or not (serial.first_token_ms and slo.first_token_ms):
+        return {}
+    return {"first_token_serial_ratio": serial.first_token_ms[1] / slo.first_token_ms[1]}

@@ -1,0 +1,82 @@
+"""`orchid bench generation`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.output import JsonOption, fail
+from deploy.cli.results import finish, names, numbers, print_summary
+
+POLICIES = "slo,serial,never-evict,preempt,limit-16,limit-16+shed"
+
+
+def generation(
+    model: Annotated[str, typer.Option(help="Language model to ask.")] = "smollm2-135m",
+    policies: Annotated[
+        str, typer.Option(help="Scheduling policies of the decode worker; see docs/decoding.md.")
+    ] = POLICIES,
+    loads: Annotated[str, typer.Option(help="Multiples of the measured capacity.")] = (
+        "0.8,1.0,1.3,1.8"
+    ),
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of each run.")] = 40.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of the decode worker.")] = 2,
+    first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
+    token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 1,
+    repository: Annotated[
+        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
+    ] = Path("models"),
+    json: JsonOption = None,
+) -> None:
+    """Play generations at several loads under each scheduling policy, and shared prefixes.
+
+    Starts a cluster with one decode worker for each run. Prompts of 64 to 448 tokens, answers of
+    64 to 192, arriving at random whatever the answers do.
+    """
+    from rich.console import Console
+
+    from bench.generation.sweep import (
+        GenerationSweepSettings,
+        generation_sweep_seconds,
+        run_generation_sweep,
+    )
+    from bench.load.processes import DriverError
+    from deploy.cli.progress import bench_progress
+    from deploy.cluster import ClusterError
+    from worker.models.errors import ModelError
+    from worker.models.repository import find_model
+
+    try:
+        manifest = find_model(repository, model)
+        if manifest.generation is None:
+            fail(f"{model} generates no text", "name a language model with --model")
+        settings = GenerationSweepSettings(
+            model=model,
+            vocabulary=manifest.generation.vocabulary,
+            policies=names(policies),
+            load_factors=numbers(loads),
+            seconds=seconds,
+            threads=threads,
+            first_token_ms=first_token_ms,
+            token_ms=token_ms,
+            seed=seed,
+        )
+        total_s = generation_sweep_seconds(settings)
+        with (
+            tempfile.TemporaryDirectory(prefix="orchid-generation-") as directory,
+            bench_progress(Console(), total_s) as (notify, _),
+        ):
+            report = run_generation_sweep(settings, repository, Path(directory), notify)
+    except ModelError as error:
+        fail(
+            f"expected {error.expected}; got {error.got}",
+            "build it with `orchid models build --language-model`",
+        )
+    except (ClusterError, DriverError, ValueError) as error:
+        fail(str(error))
+    print_summary(report)
+    finish(report, json)
