@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.bench_sweep import cluster_spec, measuring, open_store, open_workload, show
+from deploy.cli.compare_options import (
+    BaselineSecondsOption,
+    DeadlineFactorOption,
+    FreshOption,
+    LoadsOption,
+    ModelOption,
+    PoliciesOption,
+    RepositoryOption,
+    SeedsOption,
+    WarmupOption,
+    WorkersOption,
+)
 from deploy.cli.output import fail
 from deploy.cli.results import names, numbers
 
@@ -22,33 +34,19 @@ if TYPE_CHECKING:
 
 def scenario(
     name: Annotated[str, typer.Argument(help="mmpp, flash, mixed, hog or kill.")],
-    policies: Annotated[
-        str, typer.Option(help="Policies by comma. Default: all that are compared.")
-    ] = "",
-    loads: Annotated[
-        str, typer.Option(help="Multiples of the most accurate variant's measured capacity.")
-    ] = "0.8",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 3,
+    policies: PoliciesOption = "",
+    loads: LoadsOption = "0.8",
+    seeds: SeedsOption = 3,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="Measured time of a run; 0: the scenario's own.")
     ] = 0.0,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Time sent before, not counted.")] = 2.0,
-    deadline_factor: Annotated[
-        float, typer.Option(min=0.1, help="Deadline, times the accurate variant's solo p50.")
-    ] = 3.0,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Default: the cores the CPU plan grants.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model to play.")] = "sentiment",
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
-    baseline_seconds: Annotated[
-        float, typer.Option(min=0.3, help="Time to measure solo latency and capacity first.")
-    ] = 12.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
-    ] = False,
+    warmup: WarmupOption = 2.0,
+    deadline_factor: DeadlineFactorOption = 3.0,
+    workers: WorkersOption = None,
+    model: ModelOption = "sentiment",
+    repository: RepositoryOption = Path("models"),
+    baseline_seconds: BaselineSecondsOption = 12.0,
+    fresh: FreshOption = False,
     json: Annotated[
         Path | None,
         typer.Option(

@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli.compare_options import (
+    BaselineSecondsOption,
+    DeadlineFactorOption,
+    FreshOption,
+    LoadsOption,
+    ModelOption,
+    PoliciesOption,
+    RepositoryOption,
+    SeedsOption,
+    WarmupOption,
+    WorkersOption,
+)
 from deploy.cli.output import fail
 from deploy.cli.results import names, numbers
 
@@ -27,40 +39,26 @@ _DECISIONS = 2_000
 
 
 def sweep(
-    policies: Annotated[
-        str, typer.Option(help="Policies by comma. Default: all that are compared.")
-    ] = "",
-    loads: Annotated[
-        str, typer.Option(help="Multiples of the most accurate variant's measured capacity.")
-    ] = "0.4,0.6,0.8,0.95,1.1,1.3,2,3",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 3,
+    policies: PoliciesOption = "",
+    loads: LoadsOption = "0.4,0.6,0.8,0.95,1.1,1.3,2,3",
+    seeds: SeedsOption = 3,
     seconds: Annotated[float, typer.Option(min=0.2, help="Measured time of a run.")] = 20.0,
-    warmup: Annotated[float, typer.Option(min=0.0, help="Time sent before, not counted.")] = 2.0,
+    warmup: WarmupOption = 2.0,
     arrivals: Annotated[str, typer.Option(help="poisson, mmpp or flash.")] = "poisson",
-    deadline_factor: Annotated[
-        float, typer.Option(min=0.1, help="Deadline, times that variant's solo p50.")
-    ] = 3.0,
+    deadline_factor: DeadlineFactorOption = 3.0,
     deadline_ms: Annotated[float, typer.Option(min=0.0, help="Deadline itself instead.")] = 0.0,
     deadline_mix: Annotated[
         str, typer.Option(help="Factors on the deadline, each as likely: 0.5,1,2.")
     ] = "1",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Default: the cores the CPU plan grants.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model to play.")] = "sentiment",
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    workers: WorkersOption = None,
+    model: ModelOption = "sentiment",
+    repository: RepositoryOption = Path("models"),
     processes: Annotated[int, typer.Option(min=1, help="Driver processes of a run.")] = 1,
     simulate: Annotated[
         str, typer.Option(help="Policies to simulate on the same traffic, with the bound.")
     ] = "price,orchid",
-    baseline_seconds: Annotated[
-        float, typer.Option(min=0.3, help="Time to measure solo latency and capacity first.")
-    ] = 12.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
-    ] = False,
+    baseline_seconds: BaselineSecondsOption = 12.0,
+    fresh: FreshOption = False,
     json: Annotated[
         Path, typer.Option("--json", help="Result; .csv and .png are written beside it.")
     ] = Path("sweep-results/sweep.json"),
