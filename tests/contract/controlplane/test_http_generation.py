@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from controlplane.config import ClassConfig
 from tests.contract.controlplane.decode_worker import (
     WRITER,
     DecodeWorker,
@@ -188,6 +189,32 @@ async def test_patience_is_a_deadline_of_whole_answers_only() -> None:
         stream = await sdk.completions.create(model=WRITER, prompt="once", stream=True)
         assert [piece async for piece in stream]
         assert worker.calls[-1].budget_us > 100_000_000
+
+
+async def test_headers_reach_the_worker() -> None:
+    worker = DecodeWorker()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    patient = ClassConfig(token_target_ms=777)
+    async with web_writers(worker, classes={"patient": patient}) as web, web.sdk() as sdk:
+        await sdk.completions.create(
+            model=WRITER,
+            prompt="once",
+            user="someone",
+            extra_headers={
+                "x-orchid-deadline-ms": "3000",
+                "x-orchid-tenant": "team",
+                "x-orchid-request-class": "patient",
+                "traceparent": parent,
+            },
+        )
+        call = worker.calls[-1]
+        assert call.budget_us <= 3_000_000
+        assert (call.tenant, call.token_target_us) == ("team", 777_000)
+        assert call.traceparent == parent
+        with pytest.raises(openai.BadRequestError, match="unknown request class"):
+            await sdk.completions.create(
+                model=WRITER, prompt="once", extra_headers={"x-orchid-request-class": "nowhere"}
+            )
 
 
 async def test_log_probabilities_of_a_chat() -> None:
