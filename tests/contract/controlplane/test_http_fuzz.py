@@ -21,6 +21,8 @@ from tests.contract.controlplane.decode_worker import WRITER, DecodeWorker
 from tests.contract.controlplane.http_door import VECTORS, Web, web_door, web_writers
 
 EXAMPLES = int(os.environ.get("ORCHID_FUZZ_EXAMPLES", "2000")) // 8
+# Timing fails no test of the usual length on a machine that many jobs share.
+TIMEOUT_S = 0 if EXAMPLES > 250 else 600
 
 scalars = st.one_of(
     st.none(),
@@ -110,28 +112,28 @@ def check(response: httpx2.Response) -> None:
         assert set(document["error"]) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(TIMEOUT_S)
 @given(body=EMBEDDINGS)
 @bounded
 def test_malformed_embeddings(runner: Runner, body: dict[str, Any]) -> None:
     check(runner.post("/v1/embeddings", json.dumps(body).encode()))
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(TIMEOUT_S)
 @given(body=CHATS)
 @bounded
 def test_malformed_chats(writing: Runner, body: dict[str, Any]) -> None:
     check(writing.post("/v1/chat/completions", json.dumps(body).encode()))
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(TIMEOUT_S)
 @given(body=COMPLETIONS)
 @bounded
 def test_malformed_completions(writing: Runner, body: dict[str, Any]) -> None:
     check(writing.post("/v1/completions", json.dumps(body).encode()))
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(TIMEOUT_S)
 @given(raw=st.binary(max_size=64) | anything.map(lambda value: json.dumps(value).encode()))
 @settings(bounded, max_examples=EXAMPLES // 4)
 def test_broken_bodies(runner: Runner, raw: bytes) -> None:
@@ -140,7 +142,7 @@ def test_broken_bodies(runner: Runner, raw: bytes) -> None:
     assert response.status_code == 400
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(TIMEOUT_S)
 @given(
     name=st.sampled_from(["x_orchid_deadline_ms", "x_orchid_tenant", "x_orchid_request_class"])
     | st.sampled_from(["x_request_id", "traceparent", "x_stainless_read_timeout"]),
