@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from deploy.cli import app
 from worker.models.synthetic import build_synthetic
+from worker.models.synthetic_generator import build_tiny_generator
 
 RUNNER = CliRunner(env={"COLUMNS": "300"})
 
@@ -66,3 +67,23 @@ def test_a_plot_of_something_else(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     code, output = run("bench", "plot", path)
     assert (code, f"{path} is no result of a bench" in output) == (1, True)
+
+
+def test_decoding_is_measured_on_a_language_model_that_is_built(
+    tmp_path: Path, repository: Path
+) -> None:
+    code, output = run("bench", "decode", "--repository", tmp_path)
+    assert code == 1
+    assert "orchid models build --language-model" in output
+    code, output = run("bench", "decode", "--model", "tiny", "--repository", repository)
+    assert (code, "tiny generates no text" in output) == (1, True)
+    options = ("--model", "tiny", "--peers", "--repository", repository)
+    code, output = run("bench", "decode", *options)
+    assert (code, "peers are compared on smollm2-135m" in output) == (1, True)
+
+
+def test_a_language_model_is_evaluated_on_its_own_population(tmp_path: Path) -> None:
+    build_tiny_generator(tmp_path)
+    options = ("--population", "tweets", "--repository", tmp_path)
+    code, output = run("models", "evaluate", "tiny-chat", *options)
+    assert (code, "expected population austen-novels" in output) == (1, True)
