@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ class LlamaCpp:
     @property
     def version(self) -> str:
         """The package's version."""
-        return f"llama-cpp-python {metadata.version('llama-cpp-python')}"
+        return f"llama-cpp-python {llama_cpp.__version__}"
 
     def prefill(self, tokens: int) -> float:
         """See Subject."""
