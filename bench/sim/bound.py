@@ -66,8 +66,8 @@ def estimate_bound(
         budget -= workload.reply_ns
     counted = workload.arrived_ns >= int(warmup_s * 1e9)
     plan, worth = _relaxed_plan(workload, service, quality, budget, counted, workers)
-    relaxed = _play_pooled(workload, service, budget, plan, workers)
-    repaired = _repair(workload, service, budget, plan, workers)
+    relaxed = _follow(workload, service, budget, plan, workers, pooled=True)
+    repaired = _follow(workload, service, budget, plan, workers, pooled=False)
     results = [
         _result(workload, table, numbers, service, chosen, done, workers, trip_ns, warmup_s)
         for chosen, done in (relaxed, repaired)
@@ -137,60 +137,40 @@ def _interpolate(value: _Floats, at: _Floats, step: float) -> _Floats:
     return np.asarray(value[low] + share * (value[low + 1] - value[low]))
 
 
-def _play_pooled(
+def _follow(
     workload: Workload,
     service: _Floats,
     budget: _Floats,
     plan: NDArray[np.int8],
     workers: int,
+    *,
+    pooled: bool,
 ) -> tuple[_Numbers, _Floats]:
-    """The plan's choices from an empty start, and how long after arrival each is done."""
-    count = len(workload)
+    """The plan's choices from an empty start, and how long after arrival each is done.
+
+    On one pooled worker, or as a schedule on the real ones: there a request takes the plan's
+    variant for the backlog that it meets, or the best of the faster ones that fits.
+    """
+    count, columns = service.shape
     chosen = np.full(count, _DROP, dtype=np.int64)
     done = np.zeros(count)
     step = max(1.0, float(budget.max(initial=1.0))) / _GRID
     arrived: list[int] = workload.arrived_ns.tolist()
-    backlog, last = 0.0, 0
-    for row in range(count):
-        backlog = max(0.0, backlog - (arrived[row] - last))
-        last = arrived[row]
-        column = int(plan[row, min(_GRID, round(backlog / step))])
-        if column == _DROP:
-            continue
-        after = backlog + service[row, column] / workers
-        if max(after, service[row, column]) <= budget[row]:
-            chosen[row], done[row] = column, max(after, service[row, column])
-            backlog = after
-    return chosen, done
-
-
-def _repair(
-    workload: Workload,
-    service: _Floats,
-    budget: _Floats,
-    plan: NDArray[np.int8],
-    workers: int,
-) -> tuple[_Numbers, _Floats]:
-    """A schedule on real workers: the plan's variant by the backlog met, or the best that fits."""
-    count = len(workload)
-    chosen = np.full(count, _DROP, dtype=np.int64)
-    done = np.zeros(count)
-    step = max(1.0, float(budget.max(initial=1.0))) / _GRID
-    free = [0.0] * workers
-    columns = service.shape[1]
-    arrived: list[int] = workload.arrived_ns.tolist()
+    speed, servers = (workers, 1) if pooled else (1, workers)
+    free = [0.0] * servers
     for row in range(count):
         now = float(arrived[row])
-        backlog = sum(max(0.0, at - now) for at in free) / workers
+        backlog = sum(max(0.0, at - now) for at in free) / servers
         column = int(plan[row, min(_GRID, round(backlog / step))])
         if column == _DROP:
             continue
         start = max(now, free[0])
-        for k in range(column, columns):
-            end = start + service[row, k]
-            if end - now <= budget[row]:
+        for k in range(column, column + 1 if pooled else columns):
+            end = start + service[row, k] / speed
+            took = max(end - now, service[row, k])
+            if took <= budget[row]:
                 heapq.heapreplace(free, end)
-                chosen[row], done[row] = k, end - now
+                chosen[row], done[row] = k, took
                 break
     return chosen, done
 
