@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.bench_decode import decode
+from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_generation import generation
 from deploy.cli.bench_load import load
 from deploy.cli.bench_scenario import scenario
@@ -24,6 +25,7 @@ app.command()(sweep)
 app.command()(scenario)
 app.command()(decode)
 app.command()(generation)
+app.command()(decode_sim)
 
 
 @app.command()

@@ -13,18 +13,24 @@ from worker.scheduling.policies import SchedulingPolicy
 from worker.scheduling.records import State
 from worker.scheduling.sequences import DecodeSequence
 
+# Part of the token target that decoding alone may never fill: prompts must get somewhere.
+_LEAST_SHARE = 0.2
+
+
+def latest_start_ns(sequence: DecodeSequence, token_ns: float) -> float:
+    """When its prompt must start, with nothing beside it, to make its target; inf without one.
+
+    It does not move while the prompt is computed: prompts that have begun keep their place. A
+    sequence that has its first token is due for the next one by its token target.
+    """
+    due = next_due_ns(sequence, 1.0) if sequence.generated else float(sequence.first_due_ns)
+    return due - token_ns * sequence.whole if due else math.inf
+
 
 def slack_ns(sequence: DecodeSequence, now_ns: int, token_ns: float) -> float:
-    """Time to spare before what is outstanding must start to be computed; inf without target.
-
-    A sequence that has its first token is due for the next one by its token target.
-    """
-    work = token_ns * max(1, sequence.outstanding - sequence.hint_tokens)
-    if sequence.generated:
-        due = next_due_ns(sequence, 1.0)
-        return due - now_ns - work if due else math.inf
+    """Time to spare before its first token is late with nothing beside it; inf without target."""
     due = sequence.first_due_ns
-    return due - now_ns - work if due else math.inf
+    return due - now_ns - token_ns * sequence.debt if due else math.inf
 
 
 def queue_order(
@@ -32,7 +38,6 @@ def queue_order(
     policy: SchedulingPolicy,
     *,
     pass_limit: int,
-    now_ns: int,
     token_ns: float,
 ) -> list[DecodeSequence]:
     """Who is admitted first: by slack or by arrival; newcomers before those that gave way to one.
@@ -42,7 +47,7 @@ def queue_order(
     often = [s for s in waiting if s.passed_over >= pass_limit]
     rest = [s for s in waiting if s.passed_over < pass_limit]
     if policy.by_slack:
-        rest.sort(key=lambda s: (slack_ns(s, now_ns, token_ns), s.order))
+        rest.sort(key=lambda s: (latest_start_ns(s, token_ns), s.order))
     else:
         rest.sort(key=lambda s: (policy.evict and s.state == State.PREEMPTED, s.order))
     return sorted(often, key=lambda s: s.order) + rest
@@ -61,36 +66,26 @@ def expected_more(sequence: DecodeSequence, ratio: float) -> float:
     return max(1.0, ratio * sequence.remaining)
 
 
-def steady_step_ns(sequences: Iterable[DecodeSequence], cost: CorrectedCost, ratio: float) -> float:
-    """What a step takes when all of these decode and as many prompts flow in as answers end.
-
-    rest(n, sum of lengths at the middle of what is to come) + token * sum(prompt / answer).
-    """
-    count, cached, prompts = 0, 0.0, 0.0
-    for sequence in sequences:
-        more = expected_more(sequence, ratio)
-        count += 1
-        cached += len(sequence.tokens) + more / 2
-        prompts += (sequence.prompt_tokens - sequence.cached_tokens) / max(
-            1.0, ratio * sequence.limit
-        )
-    return cost.rest_ns(count, int(cached)) + cost.token_ns * prompts
-
-
 def tightest_target_ns(sequences: Iterable[DecodeSequence]) -> int:
     """The least token target; 0 when nobody has one."""
     targets = [s.arrival.token_target_ns for s in sequences if s.arrival.token_target_ns]
     return min(targets) if targets else 0
 
 
-def fits_targets(
+def fits_token_targets(
     newcomer: DecodeSequence,
     residents: Sequence[DecodeSequence],
     cost: CorrectedCost,
     headroom: float,
     ratio: float,
 ) -> bool:
-    """Whether the steady step with one more stays within `headroom` of the tightest target."""
+    """Whether a step in which all of these decode leaves prompts a share of the target.
+
+    step(B + 1) at the middle of their answers <= headroom * (1 - least share) * target.
+    """
     everybody = [*residents, newcomer]
     target = tightest_target_ns(everybody)
-    return not target or steady_step_ns(everybody, cost, ratio) <= headroom * target
+    if not target:
+        return True
+    cached = sum(len(s.tokens) + expected_more(s, ratio) / 2 for s in everybody)
+    return cost.rest_ns(len(everybody), int(cached)) <= headroom * (1.0 - _LEAST_SHARE) * target

@@ -99,6 +99,10 @@ class CorrectedCost:
         """Predicted time of a step without prompt tokens."""
         return self._decode * self.cost.decode_ns(StepLoad(0, decoding, cached))
 
+    def join_ns(self, tokens: int) -> float:
+        """What one more sequence of so many tokens adds to a step when it decodes."""
+        return self.rest_ns(1, tokens) - self.rest_ns(0, 0)
+
     def learn(self, load: StepLoad, took_ns: int) -> None:
         """Correct by one step; a time that is not above 0 teaches nothing."""
         if took_ns <= 0:

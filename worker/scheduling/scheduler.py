@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.scheduling.admission import fits_targets, queue_order, slack_ns
+from worker.scheduling.admission import fits_token_targets, queue_order, slack_ns
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import drain_ns, late_ns
@@ -259,24 +259,23 @@ class DecodeScheduler:
     def _check_first_token(self, newcomer: DecodeSequence, now_ns: int) -> None:
         """Refuses a newcomer whose first token would be late."""
         running = self._running
-        busy_ns = 0
+        start_ns = now_ns
         if running is not None:
-            busy_ns = max(0, self._running_since_ns + running.predicted_ns - now_ns)
+            start_ns = max(now_ns, self._running_since_ns + running.predicted_ns)
         late = late_ns(
             newcomer,
             self._homes,
             self.cost,
-            now_ns,
+            start_ns,
             headroom=self.settings.headroom,
             ratio=self._ratio,
-            busy_ns=busy_ns,
         )
         if late > 0.0:
             hopeless = slack_ns(newcomer, now_ns, self.cost.token_ns) <= 0.0
             raise Refused(Reason.LATE, 0 if hopeless else max(_LEAST_RETRY_NS, int(late)))
 
     def _drain_ns(self) -> int:
-        return max(_LEAST_RETRY_NS, int(drain_ns(self._homes, self.cost, self.settings.headroom)))
+        return max(_LEAST_RETRY_NS, int(drain_ns(self._homes, self.cost)))
 
     def _expire(self, now_ns: int) -> list[Ended]:
         return self._end_all(
@@ -319,7 +318,6 @@ class DecodeScheduler:
             list(self._homes.waiting.values()),
             self.policy,
             pass_limit=self.settings.pass_limit,
-            now_ns=now_ns,
             token_ns=self.cost.token_ns,
         )
         for sequence in queue:
@@ -348,7 +346,7 @@ class DecodeScheduler:
             return False
         if self.policy.by_targets and residents:
             headroom = self.settings.headroom
-            if not fits_targets(sequence, residents, self.cost, headroom, self._ratio):
+            if not fits_token_targets(sequence, residents, self.cost, headroom, self._ratio):
                 return False
         if self._homes.has_room(sequence, reserve=self.policy.reserve):
             return True
@@ -367,7 +365,7 @@ class DecodeScheduler:
     def _choose(self, now_ns: int) -> list[Share]:
         residents = self._homes.residents()
         if self.policy.mixed:
-            return mix(residents, self.cost, self._limits, now_ns)
+            return mix(residents, self.cost, self._limits, self._ratio, now_ns)
         shares = take_turns(residents, self._limits, self._prompts_turn)
         if shares:
             self._prompts_turn = shares[0].sequence.state != State.PREFILLING

@@ -29,7 +29,7 @@ class DecodeSequence:
         self.passed_over = 0
         self.idle_steps = 0
         self.cached_tokens = 0
-        # Tokens of a waiting sequence that were cached when last looked at.
+        # Tokens that were cached when it was admitted, or while it waits, when last looked at.
         self.hint_tokens = 0
         self.admitted_ns = -1
         self.first_token_ns = -1
@@ -50,6 +50,16 @@ class DecodeSequence:
     def outstanding(self) -> int:
         """Tokens that are not computed."""
         return len(self.tokens) - self.computed
+
+    @property
+    def debt(self) -> int:
+        """Tokens to compute before its next token, as far as is known."""
+        return self.outstanding if self.resident else self.whole
+
+    @property
+    def whole(self) -> int:
+        """Tokens to compute from its admission to its next token, as far as is known."""
+        return max(1, len(self.tokens) - self.hint_tokens)
 
     @property
     def remaining(self) -> int:
@@ -86,7 +96,7 @@ class DecodeSequence:
         self.blocks = hit
         self.computed = len(hit) * BLOCK_TOKENS
         self.published = len(hit)
-        self.hint_tokens = 0
+        self.hint_tokens = self.computed
         self.passed_over = 0
         self.idle_steps = 0
         if self.admitted_ns < 0:
@@ -98,6 +108,7 @@ class DecodeSequence:
         blocks, self.blocks = self.blocks, []
         self.computed = 0
         self.published = 0
+        self.hint_tokens = 0
         self.preemptions += 1
         self.idle_steps = 0
         self.state = State.PREEMPTED

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.scheduling.admission import next_due_ns, slack_ns
+from worker.scheduling.admission import latest_start_ns
 from worker.scheduling.cost import CorrectedCost
+from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State, StepPart
 from worker.scheduling.sequences import DecodeSequence
 
@@ -44,6 +44,7 @@ def mix(
     residents: Sequence[DecodeSequence],
     cost: CorrectedCost,
     limits: PlanLimits,
+    ratio: float,
     now_ns: int,
 ) -> list[Share]:
     """Everybody who decodes, and as much of the prompts as the tightest of them can bear."""
@@ -52,8 +53,9 @@ def mix(
     prefilling = [s for s in residents if s.state == State.PREFILLING]
     if not prefilling:
         return shares
-    budget = chunk_budget(decoding, cost, limits, now_ns)
-    prefilling.sort(key=lambda s: (slack_ns(s, now_ns, cost.token_ns), s.order))
+    beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
+    budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
+    prefilling.sort(key=lambda s: (latest_start_ns(s, cost.token_ns), s.order))
     anchor = max(prefilling, key=lambda s: (s.idle_steps, -s.order))
     if anchor.idle_steps >= limits.pass_limit:
         prefilling.remove(anchor)
@@ -73,33 +75,14 @@ def longest_idle(sequences: Sequence[DecodeSequence], width: int) -> list[Decode
     return sorted(sequences, key=lambda s: (-s.idle_steps, s.order))[:width]
 
 
-def chunk_budget(
-    decoding: Sequence[DecodeSequence],
-    cost: CorrectedCost,
-    limits: PlanLimits,
-    now_ns: int,
-) -> int:
+def chunk_budget(beat: Beat, token_ns: float, chunk_tokens: int) -> int:
     """Prompt tokens for which the next token of no sequence that decodes becomes late.
 
-    (least time until a next token is due - step without prompts) / time of a prompt token.
-    A sequence whose answer is late in any case does not hold prompts up.
+    (least spare time - step without prompts) / time of a prompt token.
     """
-    rest = cost.rest_ns(len(decoding), sum(s.computed for s in decoding))
-    spare = math.inf
-    for sequence in decoding:
-        due = next_due_ns(sequence, limits.headroom)
-        if due and not _lost(sequence, rest, now_ns):
-            spare = min(spare, due - now_ns)
-    if spare == math.inf:
-        return limits.chunk_tokens
-    return max(0, min(limits.chunk_tokens, int((spare - rest) / cost.token_ns)))
-
-
-def _lost(sequence: DecodeSequence, step_ns: float, now_ns: int) -> bool:
-    """Whether its mean gap misses the target even if nothing but decoding ran to its end."""
-    target = sequence.arrival.token_target_ns
-    end = now_ns + step_ns * sequence.remaining
-    return end > sequence.first_token_ns + target * (sequence.limit - 1)
+    if not beat.paces:
+        return chunk_tokens
+    return max(0, min(chunk_tokens, int((beat.spare_ns - beat.step_ns) / token_ns)))
 
 
 def part_of(share: Share) -> StepPart:
