@@ -43,11 +43,14 @@ def simulated(
     lengths: Lengths,
     workers: int,
     *,
+    policy: str = "orchid",
     seconds: float = 20.0,
     seeds: Sequence[int] = (1, 2),
 ) -> list[SimResult]:
-    """Plays the traffic on so many workers, once a seed."""
-    settings = SimSettings(workers=workers, trip_ns=int(traffic.trip_ns), warmup_s=WARMUP_S)
+    """Plays the traffic on so many workers, once a seed; the chain knows the policy `orchid`."""
+    settings = SimSettings(
+        workers=workers, policy=policy, trip_ns=int(traffic.trip_ns), warmup_s=WARMUP_S
+    )
     arrivals = bursty(traffic.rate_per_s, traffic.arrival_scv)
     deadlines = Deadlines(traffic.deadline_ns / 1e6)
     return [

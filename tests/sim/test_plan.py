@@ -10,6 +10,7 @@ import pytest
 from bench.planning import bursty, simulated
 from bench.sim.model import built_in
 from bench.sim.workload import REVIEW_LENGTHS
+from controlplane.config import ControlPlaneConfig
 from controlplane.policy.provision import Outlook, Traffic, outlook, plan
 from controlplane.policy.records import RequestClass, Shape
 
@@ -26,7 +27,7 @@ def traffic(rate: float, deadline_ms: float, burst: float = 1.0) -> Traffic:
 
 
 def on_time(asked: Traffic, workers: int) -> tuple[float, float]:
-    """On-time share and quality in the simulator."""
+    """On-time share and quality in the simulator under the rule that the chain knows."""
     results = simulated(TABLE, asked, REVIEW_LENGTHS, workers, seconds=8.0, seeds=(1, 2))
     return fmean(r.on_time for r in results), fmean(r.accuracy for r in results)
 
@@ -66,6 +67,25 @@ def test_utilisation_and_mix_are_those_of_the_simulator() -> None:
     assert foretold.utilisation == pytest.approx(results[0].utilisation, abs=0.04)
     for name, share in foretold.mix.items():
         assert share == pytest.approx(results[0].variant_share[name], abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("rate", "deadline_ms", "workers"),
+    [(100.0, 100.0, 1), (100.0, 100.0, 2), (400.0, 60.0, 8)],
+)
+def test_the_price_rule_keeps_what_is_planned_but_for_some_quality(
+    rate: float, deadline_ms: float, workers: int
+) -> None:
+    """The chain knows the reserve rule; a server runs the price rule unless it is told."""
+    asked = traffic(rate, deadline_ms)
+    foretold = outlook(TABLE, ELIGIBLE, asked, workers)
+    results = simulated(
+        TABLE, asked, REVIEW_LENGTHS, workers, policy="price", seconds=8.0, seeds=(1,)
+    )
+    assert results[0].policy == ControlPlaneConfig().policy
+    assert results[0].on_time >= foretold.on_time - TOLERANCE
+    assert -0.015 <= results[0].accuracy - foretold.quality <= 0.003
+    assert results[0].utilisation == pytest.approx(foretold.utilisation, abs=0.08)
 
 
 def test_bursts_have_the_dispersion_that_was_asked_for() -> None:
