@@ -28,7 +28,7 @@ _SERVED = "q4"
 _OURS = "orchid-"
 _READ_SECONDS = 0.5
 # Prompts whose next token is compared: random tokens, after which no model is very sure.
-_PROMPTS, _PROMPT_TOKENS = 24, 48
+_PROMPTS, _PROMPT_TOKENS = 16, 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,11 @@ class LlamaCpp:
     def open(self, batch: int, cached: int) -> None:
         """See Subject."""
         self.close()
-        for number in range(batch):
-            self._tokens += self._run([(number, 0, prompt(number, cached, self._vocabulary))])
-            self._past.append(cached)
+        first = self._run([(0, 0, prompt(0, cached, self._vocabulary))])
+        # Each sequence has a stream of its own, into which all of it is copied.
+        for number in range(1, batch):
+            llama_cpp.llama_memory_seq_cp(self._memory, 0, number, -1, -1)
+        self._tokens, self._past = first * batch, [cached] * batch
 
     def steps(self, count: int) -> list[float]:
         """See Subject."""

@@ -35,7 +35,10 @@ class Subject(Protocol):
         ...
 
     def open(self, batch: int, cached: int) -> None:
-        """Prefill `batch` different prompts of `cached` tokens; ends what was open."""
+        """Have `batch` sequences of `cached` tokens, each in memory of its own; ends what was open.
+
+        Whether they are prefilled one by one or copied changes no timing of their steps.
+        """
         ...
 
     def steps(self, count: int) -> list[float]:
