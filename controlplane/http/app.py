@@ -34,10 +34,10 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
     """The ASGI application; everything it answers is JSON or server-sent events."""
 
     def reads(path: str, handler: Handler) -> Route:
-        return Route(path, Endpoint(handler, settings, reads=True), methods=["POST"])
+        return Route(path, Endpoint(path, handler, settings, reads=True), methods=["POST"])
 
     def shows(path: str, handler: Handler) -> Route:
-        return Route(path, Endpoint(handler, settings), methods=["GET"])
+        return Route(path, Endpoint(path, handler, settings), methods=["GET"])
 
     async def refused(request: Request, error: Exception) -> Response:
         problem = problem_of(_refusal(request, error))

@@ -157,11 +157,14 @@ Handler = Callable[[Call, bytes, "Answer"], Awaitable[None]]
 class Endpoint:
     """A handler as an ASGI application that always ends with a status.
 
-    `reads` says whether calls have a body. When the caller goes away the handler is
-    cancelled at once, and with it what it asked for.
+    `route` names it in the log, `reads` says whether calls have a body. When the caller
+    goes away the handler is cancelled at once, and with it what it asked for.
     """
 
-    def __init__(self, handler: Handler, settings: Settings, *, reads: bool = False) -> None:
+    def __init__(
+        self, route: str, handler: Handler, settings: Settings, *, reads: bool = False
+    ) -> None:
+        self._route = route
         self._handler = handler
         self._settings = settings
         self._reads = reads
@@ -187,9 +190,8 @@ class Endpoint:
             await answer.fail(problem_of(error))
         if _access.isEnabledFor(logging.DEBUG):
             took_ms = (call.now_ns - call.arrived_ns) / 1e6
-            route = getattr(scope.get("route"), "path", "?")
-            status = answer.status or "gone"
-            _access.debug("%s %s %s %s %.1f ms", scope["method"], route, status, call.id, took_ms)
+            what = scope["method"], self._route, answer.status or "gone", call.id, took_ms
+            _access.debug("%s %s %s %s %.1f ms", *what)
 
 
 class _UntilGone:
