@@ -210,6 +210,7 @@ class Generation:
             token_ns=plan.token_ns,
             slack_ns=plan.deadline_ns - plan.response_ns - now,
             asked=bool(plan.ask.first_token_target_ns),
+            token_asked=bool(plan.ask.token_target_ns),
         )
         decide = choose_late if self.progress.lost else choose
         choice = decide([each.route for each in found], demand)
@@ -261,7 +262,7 @@ class Generation:
             ends_ns=plan.deadline_ns - plan.response_ns,
             gone_ns=plan.deadline_ns + _GRACE_NS,
             first_token_by_ns=now + choice.target_ns,
-            token_target_ns=plan.token_ns,
+            token_target_ns=choice.token_ns,
             traceparent=plan.traceparent,
         )
         self.progress.provenance = Provenance(
@@ -308,13 +309,13 @@ class Generation:
         now = self._house.now_ns()
         progress, lane, candidate = self.progress, self._lane, self._candidate
         progress.first_token_ns = now - self.plan.arrived_ns
-        if lane is None or candidate is None:
+        if lane is None or candidate is None or progress.choice is None:
             return
         lane.begun(self.plan.id)
         # A prompt that was cached says nothing of what reading one takes.
         if not progress.cached_tokens:
-            plan = self.plan
-            lane.took(candidate.route, len(plan.prompt), plan.token_ns, now - self._sent_ns)
+            prompt_tokens, token_ns = len(self.plan.prompt), progress.choice.token_ns
+            lane.took(candidate.route, prompt_tokens, token_ns, now - self._sent_ns)
 
     def _drop(self) -> None:
         call, lane = self._call, self._lane

@@ -134,6 +134,11 @@ def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneErro
             f"{demand.prompt_tokens} tokens of the prompt take at least {alone} on the quickest "
             "worker"
         )
+    if choice.reason == RouteReason.NEVER_TOKENS:
+        return Unsatisfiable(
+            f"token_target_ms is {demand.token_ns / _MS:g}; a token takes at least "
+            f"{choice.token_ns / _MS:.1f} ms on the quickest worker"
+        )
     limit = min(choice.target_ns, demand.slack_ns) / _MS
     return Refused(
         f"the first token would come after {predicted}, its target is {limit:.0f} ms: "

@@ -174,9 +174,8 @@ class Generations:
         check_ask(ask, model)
         klass = effective_class(ask.klass, self._config.classes)
         deadline = self._deadline(ask, caller, arrived)
-        # Before the prompt is tokenised: nobody may answer, or it is sure not to fit.
+        # When nobody may answer, the prompt need not be tokenised.
         found = candidates(self._registry, self.lanes, model, klass)
-        long_enough(found, model, 0, ask.limits.max_tokens)
         prompt = await self._tokens(model, ask, deadline)
         long_enough(found, model, len(prompt), ask.limits.max_tokens)
         times = self._config.generation_times(klass.name)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 _STEP_SHARE = 0.95
 # However crowded, prompts get this share of a step's time.
 _LEAST_SHARE = 0.1
-# A target that nobody asked for and nobody can keep becomes this times what the prompt takes.
+# A target that nobody asked for and nobody can keep becomes this times what it takes alone.
 _STRETCH = 2.0
 # Without evidence, wider weights are taken for better ones.
 _PRECISIONS = ("fp32", "fp16", "bf16", "int8", "q8", "q4")
@@ -80,8 +80,9 @@ class Route(NamedTuple):
 class Demand(NamedTuple):
     """What a generation needs; times in ns from now.
 
-    `target_ns` is the time to the first token, `asked` whether the caller named it,
-    `token_ns` the time between tokens, `slack_ns` what is left of the deadline.
+    `target_ns` is the time to the first token, `token_ns` that between tokens, and
+    `asked` and `token_asked` say whether the caller named them; `slack_ns` is what is left
+    of the deadline.
     """
 
     prompt_tokens: int
@@ -89,6 +90,7 @@ class Demand(NamedTuple):
     token_ns: int
     slack_ns: int
     asked: bool = False
+    token_asked: bool = False
 
 
 class RouteReason:
@@ -99,6 +101,7 @@ class RouteReason:
     DEADLINE_ONLY: Final = "deadline-only"
     TOO_SHORT: Final = "deadline-too-short"
     NEVER: Final = "target-too-short"
+    NEVER_TOKENS: Final = "token-target-too-short"
     NOT_NOW: Final = "not-in-target-now"
 
 
@@ -108,12 +111,15 @@ class Choice(NamedTuple):
     `routes` index the given routes; it is empty when none is expected to keep the target.
     `predicted_ns` is the first token's time on the first of them, else on the quickest
     route; `alone_ns` what the prompt takes on the quickest route with nothing else there.
+    `target_ns` and `token_ns` are the targets to keep, where `token_ns` for a refusal is
+    the time between tokens of the quickest route alone.
     """
 
     routes: tuple[int, ...]
     reason: str
     predicted_ns: int
     target_ns: int
+    token_ns: int
     alone_ns: int
     retry_after_ns: int = 0
 
@@ -136,6 +142,23 @@ def prompt_share(profile: DecodeProfile, load: DecodeLoad, token_ns: int) -> flo
         return 1.0
     left = 1.0 - step_ns(profile, load) / (_STEP_SHARE * token_ns)
     return max(_LEAST_SHARE, left)
+
+
+def lone_step_ns(route: Route, prompt_tokens: int) -> int:
+    """Time between tokens of an answer with nothing else on the worker."""
+    profile = route.profile
+    return int(profile.step_ns + profile.sequence_ns + profile.cached_ns * prompt_tokens)
+
+
+def token_target_ns(route: Route, demand: Demand) -> int:
+    """The time between tokens to keep there.
+
+    One that the caller did not name grows to twice what a step takes alone: a target that
+    nobody can keep would leave prompts no share of any step.
+    """
+    if demand.token_asked:
+        return demand.token_ns
+    return max(demand.token_ns, int(_STRETCH * lone_step_ns(route, demand.prompt_tokens)))
 
 
 def alone_ns(route: Route, prompt_tokens: int) -> int:
@@ -175,31 +198,39 @@ def rank(route: Route) -> tuple[int, float]:
 
 
 def choose(routes: Sequence[Route], demand: Demand) -> Choice:
-    """The routes that are expected to keep target and deadline, the best variant's first.
+    """The routes that are expected to keep targets and deadline, the best variant's first.
 
     Of equals the one that is sooner. `routes` must not be empty. A target that the caller
     did not name grows to twice what the quickest route takes for the prompt alone.
     """
-    alone = min([alone_ns(route, demand.prompt_tokens) for route in routes])
+    tokens = demand.prompt_tokens
+    alone = min([alone_ns(route, tokens) for route in routes])
+    step = min([lone_step_ns(route, tokens) for route in routes])
     target = demand.target_ns
     if not demand.asked:
-        stretched = [alone_ns(r, demand.prompt_tokens) * max(1.0, r.correction) for r in routes]
+        stretched = [alone_ns(r, tokens) * max(1.0, r.correction) for r in routes]
         target = max(target, int(_STRETCH * min(stretched)))
-    predicted = [first_token_ns(r, demand.prompt_tokens, demand.token_ns) for r in routes]
+    predicted = _predicted(routes, demand)
     soonest = min(predicted)
+    refusal = Choice((), RouteReason.NOT_NOW, soonest, target, step, alone)
     if alone > demand.slack_ns:
-        return Choice((), RouteReason.TOO_SHORT, soonest, target, alone)
+        return refusal._replace(reason=RouteReason.TOO_SHORT)
     if alone > target:
-        return Choice((), RouteReason.NEVER, soonest, target, alone)
+        return refusal._replace(reason=RouteReason.NEVER)
+    if demand.token_asked and step > demand.token_ns:
+        return refusal._replace(reason=RouteReason.NEVER_TOKENS)
     limit = min(target, demand.slack_ns)
-    fitting = [i for i, ns in enumerate(predicted) if ns <= limit]
+    quick = [lone_step_ns(r, tokens) <= token_target_ns(r, demand) for r in routes]
+    fitting = [i for i, ns in enumerate(predicted) if ns <= limit and quick[i]]
     if not fitting:
-        return Choice((), RouteReason.NOT_NOW, soonest, target, alone, soonest - limit)
+        wait = min([ns for i, ns in enumerate(predicted) if quick[i]]) - limit
+        return refusal._replace(retry_after_ns=wait)
     fitting.sort(key=lambda i: (rank(routes[i]), predicted[i]))
-    best = min(map(rank, routes))
-    is_best = rank(routes[fitting[0]]) == best
+    first = fitting[0]
+    is_best = rank(routes[first]) == min(map(rank, routes))
     reason = RouteReason.BEST if is_best else RouteReason.BEST_OF_REST
-    return Choice(tuple(fitting), reason, predicted[fitting[0]], target, alone)
+    token = token_target_ns(routes[first], demand)
+    return Choice(tuple(fitting), reason, predicted[first], target, token, alone)
 
 
 def choose_late(routes: Sequence[Route], demand: Demand) -> Choice:
@@ -207,14 +238,21 @@ def choose_late(routes: Sequence[Route], demand: Demand) -> Choice:
 
     Only the deadline still counts. The target it is given is twice what it is predicted.
     """
-    predicted = [first_token_ns(r, demand.prompt_tokens, demand.token_ns) for r in routes]
+    predicted = _predicted(routes, demand)
     alone = min([alone_ns(route, demand.prompt_tokens) for route in routes])
     order = sorted(range(len(routes)), key=lambda i: predicted[i])
     fitting = tuple([i for i in order if predicted[i] <= demand.slack_ns])
-    target = max(demand.target_ns, int(_STRETCH * predicted[order[0]]))
-    if not fitting:
-        return Choice((), RouteReason.TOO_SHORT, predicted[order[0]], target, alone)
-    return Choice(fitting, RouteReason.DEADLINE_ONLY, predicted[order[0]], target, alone)
+    soonest = predicted[order[0]]
+    target = max(demand.target_ns, int(_STRETCH * soonest))
+    token = token_target_ns(routes[order[0]], demand)
+    reason = RouteReason.DEADLINE_ONLY if fitting else RouteReason.TOO_SHORT
+    return Choice(fitting, reason, soonest, target, token, alone)
+
+
+def _predicted(routes: Sequence[Route], demand: Demand) -> list[int]:
+    """Time to the first token on each route."""
+    tokens = demand.prompt_tokens
+    return [first_token_ns(r, tokens, token_target_ns(r, demand)) for r in routes]
 
 
 def corrected(correction: float, measured_ns: int, nominal_ns: float) -> float:

@@ -22,6 +22,7 @@ from controlplane.policy.decode import (
     prompt_share,
     rank,
     step_ns,
+    token_target_ns,
 )
 
 MS = 1_000_000
@@ -128,6 +129,24 @@ def test_a_target_that_was_asked_and_never_holds_is_told_from_one_of_the_class()
     assert slower.target_ns == 3 * 2005 * MS
 
 
+def test_a_token_target_that_nobody_can_keep() -> None:
+    # A step of one answer after ten tokens takes 6.1 ms.
+    hard = demand(token_ns=6 * MS, token_asked=True)
+    choice = choose([route()], hard)
+    assert (choice.routes, choice.reason) == ((), RouteReason.NEVER_TOKENS)
+    assert choice.token_ns == 6.1 * MS
+    grown = choose([route()], hard._replace(token_asked=False))
+    assert (grown.routes, grown.token_ns) == ((0,), 12.2 * MS)
+    # With somebody decoding there, half of each step is left for the prompt.
+    busy = route(load=DecodeLoad(decoding=1, cached_tokens=10))
+    share = 1 - 6.1 / (0.95 * 12.2)
+    expected = int((20 / share + 6.1) * MS)
+    assert choose([busy], hard._replace(token_asked=False)).predicted_ns == expected
+    slower = route("fp32")._replace(profile=DecodeProfile(7 * MS, 2 * MS))
+    mixed = choose([slower, route()], hard._replace(token_ns=int(6.5 * MS)))
+    assert (mixed.routes, mixed.reason) == ((1,), RouteReason.BEST_OF_REST)
+
+
 def test_a_deadline_shorter_than_the_prompt_is_too_short() -> None:
     assert choose([route()], demand(slack_ns=20 * MS)).reason == RouteReason.TOO_SHORT
     late = choose_late([route()], demand(slack_ns=20 * MS))
@@ -182,7 +201,7 @@ def test_a_choice_keeps_what_it_promises(
 ) -> None:
     wanted = demand(tokens, target_ms, slack_ns=slack_ms * MS, asked=asked)
     choice = choose(routes, wanted)
-    predicted = [first_token_ns(r, tokens, wanted.token_ns) for r in routes]
+    predicted = [first_token_ns(r, tokens, token_target_ns(r, wanted)) for r in routes]
     in_time = {i for i, ns in enumerate(predicted) if ns <= min(choice.target_ns, slack_ms * MS)}
     if choice.routes:
         assert set(choice.routes) == in_time
