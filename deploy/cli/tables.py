@@ -105,17 +105,11 @@ def _generator_line(generator: GeneratorView) -> Text:
 
 def _lanes(generator: GeneratorView) -> Table:
     table = _table("variant", "worker")
-    headings = (
-        "quality",
-        "waiting",
-        "reading",
-        "writing",
-        "blocks free",
-        "step ms",
-        "prompt tok/s",
-    )
-    for heading in (*headings, "correction", "preempted", "shed", "answered"):
-        table.add_column(heading, justify="right")
+    for heading in (
+        *("quality", "waiting", "reading", "writing", "free blocks", "step ms", "prompt/s"),
+        *("correction", "preempted", "shed", "answered"),
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
     for lane in generator.lanes:
         rate = 1e3 / lane.prompt_token_ms if lane.prompt_token_ms else 0.0
         free = lane.free_blocks + lane.evictable_blocks
@@ -126,7 +120,7 @@ def _lanes(generator: GeneratorView) -> Table:
             str(lane.waiting),
             str(lane.prefilling),
             str(lane.decoding),
-            f"{free} of {lane.total_blocks}",
+            f"{free}/{lane.total_blocks}",
             f"{lane.step_ms + lane.sequence_ms:.1f}",
             f"{rate:.0f}",
             f"{lane.correction:.2f}",

@@ -92,7 +92,7 @@ async def test_streams_that_are_cut_leak_nothing_and_disturb_nobody(
     async with grpc.aio.insecure_channel(cluster.address) as channel:
         stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(channel)
         alone = await told(stub, "An undisturbed answer.", 200)
-        before = {}
+        before: dict[str, float] = {}
         for start in range(0, STREAMS, AT_ONCE):
             numbers = range(start, start + AT_ONCE)
             storm = [cut(stub, n, int(draws.integers(6)), codes) for n in numbers]

@@ -65,20 +65,5 @@ def test_a_generating_model_shows_what_its_workers_hold() -> None:
     rows = shown((), (generator,), 160)
     assert "writer generates on 1 worker(s): ready; open 4; answered 7" in rows["model"]
     assert "taken over from lost workers 1" in rows["model"]
-    cells = rows["writer-q4"].split()
-    assert cells == [
-        "writer-q4",
-        "d1",
-        "1",
-        "2",
-        "3",
-        "120",
-        "of",
-        "256",
-        "9.5",
-        "500",
-        "1.10",
-        "5",
-        "6",
-        "7",
-    ]
+    cells = " ".join(rows["writer-q4"].split())
+    assert cells == "writer-q4 d1 1 2 3 120/256 9.5 500 1.10 5 6 7"
