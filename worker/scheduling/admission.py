@@ -15,6 +15,8 @@ from worker.scheduling.sequences import DecodeSequence
 
 # Part of the token target that decoding alone may never fill: prompts must get somewhere.
 _LEAST_SHARE = 0.2
+# So many are admitted whatever their targets, or one tight target would have the machine alone.
+_LEAST_WIDTH = 4
 
 
 def latest_start_ns(sequence: DecodeSequence, token_ns: float) -> float:
@@ -81,9 +83,12 @@ def fits_token_targets(
 ) -> bool:
     """Whether a step in which all of these decode leaves prompts a share of the target.
 
-    step(B + 1) at the middle of their answers <= headroom * (1 - least share) * target.
+    step(B + 1) at the middle of their answers <= headroom * (1 - least share) * target; the
+    first four always fit.
     """
     everybody = [*residents, newcomer]
+    if len(everybody) <= _LEAST_WIDTH:
+        return True
     target = tightest_target_ns(everybody)
     if not target:
         return True

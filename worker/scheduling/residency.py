@@ -50,7 +50,8 @@ class Residency:
         """Whether one of its group computes their prompt now, so that waiting saves the work."""
         if not self.pool.caches or sequence.prompt_tokens <= BLOCK_TOKENS or sequence.generated:
             return False
-        return self._shares(sequence, [s for s in self.residents() if not s.generated])
+        full = (sequence.prompt_tokens - 1) // BLOCK_TOKENS
+        return self._shares(sequence, [s for s in self.residents() if s.published < full])
 
     def residents(self) -> list[DecodeSequence]:
         """Those in the arena."""
