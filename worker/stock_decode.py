@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from worker.errors import InvalidInput, ModelLoadError
 
 _PAST, _PRESENT = "past_key_values", "present"
 _PARTS = ("key", "value")
+
+Floats = NDArray[np.float32]
 
 
 class StockDecodeEngine:
@@ -56,7 +59,8 @@ class StockDecodeEngine:
                 f"got {', '.join(sorted(inputs))} and {', '.join(sorted(outputs))}"
             )
         _, self._kv_heads, _, self._head_dim = inputs[f"{_PAST}.0.key"].shape
-        self._memory = np.empty(0, np.float32)
+        self._past = _TensorMemory()
+        self._present = _TensorMemory()
 
     @property
     def arena(self) -> KvArena:
@@ -98,16 +102,17 @@ class StockDecodeEngine:
             self._arena, row_offsets=offsets, past_lengths=past, block_table=table
         ) as step:
             began = time.perf_counter_ns()
-            keys, values = self._tensors(len(group), width)
+            keys, values = self._past.tensors(self._shape(len(group), width))
             step.gather(width, keys, values, threads=self._threads)
             gathered = time.perf_counter_ns()
-            outputs = self._session.run(self._feeds(group, past, keys, values), token=token)
+            new_keys, new_values = self._present.tensors(self._shape(len(group), width + length))
+            outputs = self._session.run(
+                self._named(_PAST, keys, values) | self._texts(group, past),
+                self._named(_PRESENT, new_keys, new_values),
+                token=token,
+            )
             ran = time.perf_counter_ns()
-            present = [
-                [outputs[f"{_PRESENT}.{index}.{part}"] for index in range(self._layers)]
-                for part in _PARTS
-            ]
-            step.scatter(width, present[0], present[1], threads=self._threads)
+            step.scatter(width, new_keys, new_values, threads=self._threads)
             scattered = time.perf_counter_ns()
             logits: NDArray[np.float32] = outputs["logits"][:, -1]
             if logits.shape != (len(group), self._vocabulary):
@@ -118,34 +123,43 @@ class StockDecodeEngine:
             step.commit()
         return logits, gathered - began + scattered - ran
 
-    def _feeds(
-        self,
-        group: Sequence[SequenceStep],
-        past: NDArray[np.int32],
-        keys: Sequence[NDArray[np.float32]],
-        values: Sequence[NDArray[np.float32]],
-    ) -> dict[str, NDArray[np.generic]]:
+    def _texts(
+        self, group: Sequence[SequenceStep], past: NDArray[np.int32]
+    ) -> dict[str, NDArray[Any]]:
         ids = np.array([part.tokens for part in group], np.int64)
         width = int(past.max())
         mask = np.ones((len(group), width + ids.shape[1]), np.int64)
         mask[:, :width] = np.arange(width) >= width - past[:, None]
-        feeds: dict[str, NDArray[np.generic]] = {
+        return {
             "input_ids": ids,
             "attention_mask": mask,
             "position_ids": past[:, None].astype(np.int64) + np.arange(ids.shape[1]),
         }
-        for index in range(self._layers):
-            feeds[f"{_PAST}.{index}.key"] = keys[index]
-            feeds[f"{_PAST}.{index}.value"] = values[index]
-        return feeds
 
-    def _tensors(
-        self, batch: int, width: int
-    ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
-        """Return room for all layers' keys and values, in memory that steps have in common."""
-        shape = (2, self._layers, batch, self._kv_heads, width, self._head_dim)
-        size = int(np.prod(shape))
+    def _named(
+        self, prefix: str, keys: Sequence[NDArray[Any]], values: Sequence[NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        return {
+            f"{prefix}.{index}.{part}": tensors[index]
+            for part, tensors in zip(_PARTS, (keys, values), strict=True)
+            for index in range(self._layers)
+        }
+
+    def _shape(self, batch: int, width: int) -> tuple[int, ...]:
+        return (self._layers, batch, self._kv_heads, width, self._head_dim)
+
+
+class _TensorMemory:
+    """Room for keys and values that steps have in common: fresh memory costs page faults."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.float32)
+
+    def tensors(self, shape: tuple[int, ...]) -> tuple[list[Floats], list[Floats]]:
+        """Return keys and values of `shape` [layers, ...], one tensor of each a layer."""
+        size = 2 * int(np.prod(shape))
         if size > self._memory.size:
-            self._memory = np.empty(size, np.float32)
-        both = self._memory[:size].reshape(shape)
+            # Texts grow by a token a step, so there is room for more.
+            self._memory = np.empty(size + size // 4, np.float32)
+        both = self._memory[:size].reshape(2, *shape)
         return list(both[0]), list(both[1])

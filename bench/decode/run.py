@@ -97,7 +97,9 @@ def run_decode(
     read_rates.append(_read_rate(settings, notify))
     rate = median(read_rates) * 1e9
     grid = _grid(settings, ours, variants, generation, rate, notify)
+    # The sessions' memory is for what comes.
     ours.clear()
+    subjects.clear()
     golden = _golden(settings, manifest, variants, generation, notify)
     stock = (
         against_stock(StockSettings(threads=settings.threads, rounds=settings.rounds), notify)
