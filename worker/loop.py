@@ -29,8 +29,9 @@ Begun: TypeAlias = tuple[Job, Token, list[int], int]
 
 # How long background calls let batches pass before one of them runs.
 _PATIENCE_NS = 100_000_000
-# A run on the event loop holds up cancels, deadlines and reports, so it must not take longer
-# than this; after one that did, all runs are the engine thread's for a while.
+# A run on the event loop holds up cancels, deadlines and reports, so it must not work for longer
+# than this; after one that did, all runs are the engine thread's for a while. Time in which the
+# machine did something else does not count: it would have held up the event loop anyway.
 LONGEST_IN_PLACE_NS = 1_000_000
 _DISTRUST_NS = 1_000_000_000
 
@@ -385,5 +386,5 @@ class EngineLoop:
             )
             if self._queue or self._background:
                 self._rouse()
-            if wake is not None and ended_ns - started_ns > LONGEST_IN_PLACE_NS:
+            if wake is not None and cpu_ns > LONGEST_IN_PLACE_NS:
                 self._in_place_from_ns = ended_ns + _DISTRUST_NS

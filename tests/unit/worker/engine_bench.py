@@ -65,11 +65,12 @@ class Bench:
         self.callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.outcomes: list[BatchOutcome] = []
         self.now = 1_000
+        self.cpu = 0
         self.wakeups = 0
         self.loop = EngineLoop(
             self.runner,
             bound=bound,
-            clocks=Clocks(now_ns=lambda: self.now, cpu_ns=time.thread_time_ns),
+            clocks=Clocks(now_ns=lambda: self.now, cpu_ns=lambda: self.cpu),
             make_token=Flag,
             wake=self._wake,
             when_idle=when_idle,

@@ -59,7 +59,7 @@ def test_a_fault_in_place_becomes_the_outcome(bench: Bench) -> None:
 
 def test_after_a_long_run_in_place_the_engine_thread_runs_all_for_a_while(bench: Bench) -> None:
     bench.wait_until_asleep()
-    bench.runner.advance = lambda: setattr(bench, "now", bench.now + LONGEST_IN_PLACE_NS + 1)
+    bench.runner.advance = lambda: setattr(bench, "cpu", bench.cpu + LONGEST_IN_PLACE_NS + 1)
     bench.loop.submit(bench.batch(1), bench.outcomes.append, in_place=True)
     bench.runner.advance = None
     bench.loop.submit(bench.batch(2), bench.outcomes.append, in_place=True)
