@@ -118,11 +118,16 @@ async def test_streams_that_are_cut_leak_nothing_and_disturb_nobody(
 
 
 def test_the_command_line_says_what_the_stub_says(cluster: LocalCluster, tmp_path: Path) -> None:
-    target = ("--address", cluster.address)
+    patient = ("--first-token-target-ms", "60000", "--token-target-ms", "60000")
+    target = (*patient, "--address", cluster.address)
     with grpc.insecure_channel(cluster.address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         asked = inference_pb2.GenerateRequest(
-            model=MODEL, text="the thing", limits=common_pb2.GenerationLimits(max_tokens=12)
+            model=MODEL,
+            text="the thing",
+            limits=common_pb2.GenerationLimits(max_tokens=12),
+            first_token_target_ms=60_000,
+            token_target_ms=60_000,
         )
         text = "".join(event.delta.text for event in stub.Generate(asked, timeout=60))
     told = orchid("generate", MODEL, "the thing", "--max-tokens", "12", *target, cwd=tmp_path)
@@ -137,7 +142,7 @@ def test_the_command_line_says_what_the_stub_says(cluster: LocalCluster, tmp_pat
     long = orchid("generate", MODEL, "x", "--max-tokens", "600", *target, cwd=tmp_path)
     assert long.returncode == 1
     assert "the context of model 'tiny-chat' is 512 tokens" in " ".join(long.stderr.split())
-    status = orchid("status", *target, cwd=tmp_path)
+    status = orchid("status", "--address", cluster.address, cwd=tmp_path)
     assert f"model {MODEL} generates on 1 worker(s): ready" in status.stdout
 
 

@@ -83,7 +83,7 @@ async def test_the_callers_deadline_ends_the_workers_call() -> None:
     async with writers(worker) as house:
         error, events = await refusal(house.inference.Generate(ask(), timeout=0.3))
         assert error.code() is CODE.DEADLINE_EXCEEDED
-        assert [event.WhichOneof("event") for event in events] == ["admitted"]
+        assert not text_of(events)
         await until(lambda: worker.open == 0, "the worker's call has ended")
         await house.at_rest()
 
@@ -93,7 +93,7 @@ async def test_an_explicit_deadline_is_answered_though_the_worker_is_silent() ->
     async with writers(worker) as house:
         error, _ = await refusal(house.inference.Generate(ask(deadline_ms=200)))
         assert error.code() is CODE.DEADLINE_EXCEEDED
-        assert worker.calls[0].budget_us < 200_000
+        assert all(call.budget_us < 200_000 for call in worker.calls)
         await until(lambda: worker.open == 0, "the worker's call has ended")
         await house.at_rest()
 
