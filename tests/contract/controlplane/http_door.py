@@ -22,6 +22,8 @@ from tests.contract.controlplane.front_door import Door, default_models, front_d
 
 VECTORS = "vectors"
 CREATED_S = 1_700_000_000
+# Longer than any machine that runs tests stands still.
+PATIENCE_S = 150.0
 
 
 def embedder(*, state: ModelState = ModelState.READY) -> ModelInfo:
@@ -44,7 +46,7 @@ class Web:
 
     def sdk(self, **options: Any) -> openai.AsyncOpenAI:
         """OpenAI's own client, which tries nothing twice unless told."""
-        settings: dict[str, Any] = {"max_retries": 0, "timeout": 20.0, **options}
+        settings: dict[str, Any] = {"max_retries": 0, "timeout": PATIENCE_S, **options}
         return openai.AsyncOpenAI(base_url=self.base_url, api_key="unused", **settings)
 
     async def post(self, path: str, content: bytes, **headers: str) -> httpx2.Response:
@@ -115,7 +117,7 @@ async def _served(
     )
     address = await http.start()
     try:
-        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=20.0) as client:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
             yield kind(address, client, http)
     finally:
         await http.stop(1)

@@ -97,16 +97,19 @@ async def test_demands_come_from_body_and_headers() -> None:
 
 async def test_the_nearest_deadline_holds() -> None:
     async with web_door() as door, door.sdk() as sdk:
-        for seconds, header, field in (
-            (20.0, "", 0),
-            (0.9, "", 0),
-            (0.9, "500", 0),
-            (0.9, "500", 300),
-            (0.2, "500", 300),
-            (60.0, "15000", 0),
+        for patience, header, field in (
+            ("150", "", 0),
+            ("9", "", 0),
+            ("9", "5000", 0),
+            ("9", "5000", 3000),
+            ("2", "5000", 3000),
+            ("600", "15000", 0),
         ):
-            headers = {"x-orchid-deadline-ms": header} if header else {}
-            await sdk.with_options(timeout=seconds).embeddings.create(
+            # What the client says of its own timeout.
+            headers = {"x-stainless-read-timeout": patience}
+            if header:
+                headers["x-orchid-deadline-ms"] = header
+            await sdk.embeddings.create(
                 model=VECTORS,
                 input="bad",
                 extra_headers=headers,
@@ -114,8 +117,8 @@ async def test_the_nearest_deadline_holds() -> None:
             )
         spans = [(r.deadline_ns - r.arrived_ns) / 1e6 for r in door.grpc.queue.requests]
         # The caller's patience never prolongs the usual ten seconds.
-        for span, most in zip(spans, (10_000, 900, 500, 300, 200, 15_000), strict=True):
-            assert most * 0.9 < span <= most
+        for span, most in zip(spans, (10_000, 9000, 5000, 3000, 2000, 15_000), strict=True):
+            assert most * 0.6 < span <= most
 
 
 async def test_refusals_reach_the_client_as_its_own_errors() -> None:

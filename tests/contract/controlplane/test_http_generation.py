@@ -148,8 +148,8 @@ async def test_what_is_asked_reaches_the_worker() -> None:
                 "repetition_penalty": 1.1,
                 "stop_token_ids": [3],
                 "ignore_eos": True,
-                "deadline_ms": 5000,
-                "first_token_target_ms": 4000,
+                "deadline_ms": 50_000,
+                "first_token_target_ms": 40_000,
                 "token_target_ms": 900,
             },
         )
@@ -166,7 +166,7 @@ async def test_what_is_asked_reaches_the_worker() -> None:
         assert call.limits.logprobs == 2
         assert call.limits.ignore_end
         assert call.tenant == "someone"
-        assert 0 < call.budget_us <= 5_000_000
+        assert 0 < call.budget_us <= 50_000_000
         assert call.token_target_us == 900_000
 
         await sdk.completions.create(model=WRITER, prompt="once")
@@ -183,9 +183,9 @@ async def test_what_is_asked_reaches_the_worker() -> None:
 
 async def test_patience_is_a_deadline_of_whole_answers_only() -> None:
     worker = DecodeWorker()
-    async with web_writers(worker) as web, web.sdk(timeout=4.0) as sdk:
+    async with web_writers(worker) as web, web.sdk(timeout=60.0) as sdk:
         await sdk.completions.create(model=WRITER, prompt="once")
-        assert worker.calls[-1].budget_us <= 4_000_000
+        assert worker.calls[-1].budget_us <= 60_000_000
         stream = await sdk.completions.create(model=WRITER, prompt="once", stream=True)
         assert [piece async for piece in stream]
         assert worker.calls[-1].budget_us > 100_000_000
@@ -201,14 +201,14 @@ async def test_headers_reach_the_worker() -> None:
             prompt="once",
             user="someone",
             extra_headers={
-                "x-orchid-deadline-ms": "3000",
+                "x-orchid-deadline-ms": "60000",
                 "x-orchid-tenant": "team",
                 "x-orchid-request-class": "patient",
                 "traceparent": parent,
             },
         )
         call = worker.calls[-1]
-        assert call.budget_us <= 3_000_000
+        assert call.budget_us <= 60_000_000
         assert (call.tenant, call.token_target_us) == ("team", 777_000)
         assert call.traceparent == parent
         with pytest.raises(openai.BadRequestError, match="unknown request class"):
