@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from deploy.cluster import ClusterSpec, LocalCluster
+from deploy.fleet import load_model, unload_model
 from deploy.restart import RestartPolicy
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc, worker_pb2
 from protos.orchid.v1.worker_pb2_grpc import WorkerStub
@@ -124,6 +125,18 @@ def test_both_classes_serve_from_one_repository(cluster: LocalCluster) -> None:
     assert [(each.model, len(each.lanes)) for each in status.generators] == [("tiny-chat", 1)]
     address = next(worker.address for worker in status.workers if worker.id == "decode-0")
     assert front_text(cluster.address) == worker_text(address) != ""
+
+
+def test_a_model_of_either_class_is_unloaded_and_loaded_where_it_belongs(
+    cluster: LocalCluster,
+) -> None:
+    for name in ("tiny-chat", "tiny"):
+        unload_model(cluster.address, name)
+        load_model(cluster.address, name)
+    status = cluster.status()
+    assert [(each.model, each.state) for each in status.generators] == [("tiny-chat", "ready")]
+    assert [(pool.model, pool.state) for pool in status.pools] == [("tiny", "ready")]
+    assert front_text(cluster.address)
 
 
 def test_a_caller_that_goes_away_leaves_nothing_behind(cluster: LocalCluster) -> None:

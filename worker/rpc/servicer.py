@@ -55,13 +55,15 @@ class WorkerServicer:
         documents = request.include_tokenizers
         snapshots = self._host.describe(list(dict.fromkeys(request.models)))
         unreadable = {} if request.models else self._host.unreadable()
+        # The control plane loads a model on every worker that says it could.
+        names = [name for name in self._host.available_models() if self._host.serves(name)]
         return worker_pb2.DescribeResponse(
             worker_id=self._worker_id,
             models=[
                 *(model_to(snapshot, documents=documents) for snapshot in snapshots),
                 *(unreadable_to(name, failure) for name, failure in unreadable.items()),
             ],
-            available_models=self._host.available_models(),
+            available_models=names,
             engine_version=self._engine_version,
         )
 

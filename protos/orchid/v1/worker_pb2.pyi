@@ -493,7 +493,7 @@ class DescribeResponse(_message.Message):
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ModelDescription]: ...
     @_builtins.property
     def available_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names in the worker's repository, loaded or not."""
+        """Models of the worker's repository that its class serves, loaded or not."""
 
     def __init__(
         self,
