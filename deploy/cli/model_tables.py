@@ -97,12 +97,18 @@ def _variant_tables(manifest: Manifest) -> Iterator[RenderableType]:
 def evidence_table(manifest: Manifest) -> Table:
     """The quality of every variant on every population, with 95 % intervals."""
     evidence = _table("variant", "population", "metric", right=("quality", "95 %", "n"))
+    evidence.padding = (0, 1, 0, 0)
     for variant in manifest.variants:
         for item in variant.quality:
-            interval = f"{item.low:.4f} to {item.high:.4f}"
-            numbers = (f"{item.value:.4f}", interval, str(item.n))
+            interval = f"{_quality(item.low)} to {_quality(item.high)}"
+            numbers = (_quality(item.value), interval, str(item.n))
             evidence.add_row(variant.name, item.population, item.metric, *numbers)
     return evidence
+
+
+def _quality(value: float) -> str:
+    """Four decimals of a share or ratio, two of a perplexity."""
+    return f"{value:.4f}" if value < 10 else f"{value:.2f}"
 
 
 def _table(*left: str, right: Sequence[str]) -> Table:
