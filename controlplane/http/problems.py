@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from controlplane.errors import (
     Cancelled,
+    ContextOverflow,
     ControlPlaneError,
     InvalidRequest,
     NotFound,
@@ -105,6 +106,7 @@ class Problem:
 
 _PROBLEMS: Mapping[type[ControlPlaneError], Problem] = {
     InvalidRequest: Problem(400, _INVALID, "invalid_request"),
+    ContextOverflow: Problem(400, _INVALID, "context_length_exceeded"),
     TooLarge: Problem(413, _INVALID, "request_too_large"),
     NotReceived: Problem(408, _INVALID, "request_timeout", again=False),
     UnsupportedCoding: Problem(415, _INVALID, "unsupported_encoding"),

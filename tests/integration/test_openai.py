@@ -173,8 +173,9 @@ def test_embeddings_are_those_of_the_encoder_lane(
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(sdk: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="512"):
+    with pytest.raises(openai.BadRequestError, match="512") as told:
         sdk.completions.create(model=WRITER, prompt="x y " * 400, extra_body=PATIENT)
+    assert told.value.code == "context_length_exceeded"
 
 
 async def test_streams_cut_at_any_moment_leave_nothing_behind(cluster: LocalCluster) -> None:
