@@ -23,6 +23,9 @@ def generation(
         "0.8,1.0,1.3,1.8"
     ),
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of each run.")] = 40.0,
+    capacity_seconds: Annotated[
+        float, typer.Option(min=1.0, help="Time the capacity is measured for.")
+    ] = 30.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the decode worker.")] = 2,
     first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
     token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
@@ -60,6 +63,7 @@ def generation(
             policies=names(policies),
             load_factors=numbers(loads),
             seconds=seconds,
+            capacity_s=capacity_seconds,
             threads=threads,
             first_token_ms=first_token_ms,
             token_ms=token_ms,
