@@ -90,6 +90,8 @@ class LocalCluster:
         self._policy = spec.policy
         self._phase = ("starting", "")
         self._models = ServedModels(frozenset(), frozenset())
+        # Those that configuration names, of both classes; empty: all of the repository.
+        self._named: tuple[str, ...] = ()
         self.failed: Mapping[str, str] = {}
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
@@ -116,7 +118,9 @@ class LocalCluster:
         """
         env = {**os.environ, **self.spec.env}
         overrides = self._worker_overrides(self.spec.models)
-        self._models = served_models(worker_config(self.spec.config, env, overrides))
+        settings = worker_config(self.spec.config, env, overrides)
+        self._named = settings.models
+        self._models = served_models(settings)
         if not self.spec.decode_threads:
             # Nobody is there to load them.
             self._models = replace(self._models, generators=frozenset())
@@ -263,7 +267,7 @@ class LocalCluster:
 
     def add_worker(self) -> str:
         """Starts one more encoder worker; returns its name."""
-        named = tuple(name for name in self.spec.models if name not in self._models.generators)
+        named = tuple(name for name in self._named if name not in self._models.generators)
         with self._lock:
             name = f"worker-{self._next_worker}"
             self._next_worker += 1
@@ -272,12 +276,13 @@ class LocalCluster:
 
     def add_decode_worker(self) -> str:
         """Starts one more decode worker; returns its name."""
-        named = tuple(name for name in self.spec.models if name in self._models.generators)
+        named = tuple(name for name in self._named if name in self._models.generators)
+        common = self._worker_overrides(named)
         overrides = {
-            **self._worker_overrides(named),
+            # What is said of encoders' CPUs and variants is not said of these.
+            **{key: value for key, value in common.items() if key not in ("cpus", "variants")},
             "worker_class": "decode",
             "intra_op_threads": self.spec.decode_threads,
-            "cpus": [],
             **self.spec.decode,
         }
         with self._lock:

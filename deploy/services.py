@@ -36,12 +36,18 @@ def decode_config(
 ) -> WorkerConfig:
     """The settings a decode worker would start with; raises ConfigError.
 
-    What the `decode:` section does not say is as the `worker:` section has it, but for the class
-    and the `threads`.
+    What the `decode:` section does not say is as the `worker:` section has it, but for the class,
+    the `threads`, and what is said of encoders' models, variants and CPUs.
     """
     from worker.config import WorkerConfig
 
-    defaults = {"worker_class": "decode", "intra_op_threads": threads}
+    defaults = {
+        "worker_class": "decode",
+        "intra_op_threads": threads,
+        "models": (),
+        "variants": (),
+        "cpus": (),
+    }
     return load_config(
         WorkerConfig, "decode", config, env, overrides, base="worker", defaults=defaults
     )

@@ -109,6 +109,8 @@ def cluster(tmp_path: Path, mixed: Path) -> Iterator[LocalCluster]:
         directory=tmp_path / "cluster",
         listen="127.0.0.1:0",
         repository=mixed,
+        models=("tiny", "tiny-chat"),
+        worker={"variants": ["tiny-a"], "warm_budget_ms": 1},
         controlplane=PATIENT,
         supervise=True,
         restart=RestartPolicy(initial_s=0.1, maximum_s=0.2),
@@ -121,7 +123,7 @@ def cluster(tmp_path: Path, mixed: Path) -> Iterator[LocalCluster]:
 def test_both_classes_serve_from_one_repository(cluster: LocalCluster) -> None:
     status = cluster.status()
     assert sorted(worker.id for worker in status.workers) == ["decode-0", "worker-0"]
-    assert [pool.model for pool in status.pools] == ["tiny"]
+    assert [(pool.model, len(pool.variants)) for pool in status.pools] == [("tiny", 1)]
     assert [(each.model, len(each.lanes)) for each in status.generators] == [("tiny-chat", 1)]
     address = next(worker.address for worker in status.workers if worker.id == "decode-0")
     assert front_text(cluster.address) == worker_text(address) != ""

@@ -16,6 +16,8 @@ FILE = """
 worker:
   intra_op_threads: 1
   max_queued_items: 7
+  models: [sentiment]
+  variants: [mini6]
   log_level: error
 decode:
   max_queued_items: 9
@@ -31,6 +33,8 @@ def test_the_decode_section_goes_on_where_the_workers_ends(tmp_path: Path) -> No
     assert (config.worker_class, config.intra_op_threads, config.spins) == ("decode", 3, True)
     assert (config.max_queued_items, config.kv_precision, config.arena_mib) == (9, "fp32", 64)
     assert (config.log_level, config.listen) == ("debug", "127.0.0.1:1")
+    # Names of encoders' models and variants are not those of generators.
+    assert (config.models, config.variants) == ((), ())
     encoder = worker_config(path, env, {})
     assert (encoder.worker_class, encoder.max_queued_items, encoder.spins) == ("encoder", 7, False)
     own = decode_config(path, {"ORCHID_DECODE_INTRA_OP_THREADS": "2"}, {}, threads=3)
