@@ -11,15 +11,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from deploy.fleet import FleetError, FleetStatus, fetch_progress, fetch_status
+from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
+from deploy.fleet import FleetError, FleetStatus, fetch_status
 from deploy.process import Child, ChildSpec
-from deploy.readiness import Readiness, describe, failures, is_ready
-from deploy.restart import RestartPolicy, next_delay
+from deploy.readiness import Readiness, describe, failures, is_ready, loading
+from deploy.restart import next_delay
 from deploy.services import ServedModels, served_models, worker_config
 from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
 
@@ -27,37 +27,7 @@ _POLL_S = 0.05
 _CONFIG_FAULT = 2
 
 
-class ClusterError(Exception):
-    """The cluster could not do what was asked; the text holds the end of the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
-    """What to run.
-
-    `listen` of the control plane may end in ":0" for a free port, which restarts then
-    keep; None leaves it to the configuration; `http` is the same for HTTP. `controlplane`,
-    `worker` and `decode` override configuration keys, `env` adds variables. `supervise` restarts
-    what dies. `workers` are encoder workers; `decode_threads` above 0 adds a decode worker for
-    the models that generate.
-    """
-
-    workers: int
-    directory: Path
-    config: Path | None = None
-    listen: str | None = None
-    http: str | None = None
-    policy: str | None = None
-    repository: Path | None = None
-    models: tuple[str, ...] = ()
-    controlplane: Mapping[str, Any] = field(default_factory=dict)
-    worker: Mapping[str, Any] = field(default_factory=dict)
-    decode_threads: int = 0
-    decode: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    supervise: bool = False
-    restart: RestartPolicy = field(default_factory=RestartPolicy)
-    stop_timeout_s: float = 10.0
+__all__ = ["ClusterError", "ClusterSpec", "LocalCluster"]
 
 
 @dataclass(slots=True)
@@ -117,7 +87,7 @@ class LocalCluster:
         does not come up.
         """
         env = {**os.environ, **self.spec.env}
-        overrides = self._worker_overrides(self.spec.models)
+        overrides = worker_overrides(self.spec, self.spec.models)
         settings = worker_config(self.spec.config, env, overrides)
         self._named = settings.models
         self._models = served_models(settings)
@@ -271,24 +241,16 @@ class LocalCluster:
         with self._lock:
             name = f"worker-{self._next_worker}"
             self._next_worker += 1
-            self._start_worker(name, self._worker_overrides(named))
+            self._start_worker(name, worker_overrides(self.spec, named))
         return name
 
     def add_decode_worker(self) -> str:
         """Starts one more decode worker; returns its name."""
         named = tuple(name for name in self._named if name in self._models.generators)
-        common = self._worker_overrides(named)
-        overrides = {
-            # What is said of encoders' CPUs and variants is not said of these.
-            **{key: value for key, value in common.items() if key not in ("cpus", "variants")},
-            "worker_class": "decode",
-            "intra_op_threads": self.spec.decode_threads,
-            **self.spec.decode,
-        }
         with self._lock:
             name = f"decode-{self._next_decode}"
             self._next_decode += 1
-            self._start_worker(name, overrides)
+            self._start_worker(name, decode_overrides(self.spec, named))
         return name
 
     def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
@@ -346,14 +308,6 @@ class LocalCluster:
 
     # Inside
 
-    def _worker_overrides(self, models: tuple[str, ...]) -> dict[str, Any]:
-        overrides: dict[str, Any] = {"listen": "127.0.0.1:0"}
-        if self.spec.repository is not None:
-            overrides["repository"] = str(self.spec.repository.absolute())
-        if models:
-            overrides["models"] = list(models)
-        return overrides | dict(self.spec.worker)
-
     def _child_spec(self, name: str, service: str, overrides: Mapping[str, Any]) -> ChildSpec:
         config = self.spec.config.absolute() if self.spec.config is not None else None
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
@@ -382,24 +336,9 @@ class LocalCluster:
         decoders = len(self.decode_names())
         ready = min(wanted + decoders, status.ready_workers()) if status is not None else 0
         with self._lock:
-            addresses = [
-                member.child.address
-                for name, member in self._members.items()
-                if name != "controlplane"
-            ]
-        total = 0.0
-        failed: dict[str, str] = {}
-        for address in addresses:
-            if address is None:
-                continue
-            try:
-                models = fetch_progress(address, timeout_s=1.0)
-            except FleetError:
-                continue
-            for model in models:
-                if model.state == "failed" and model.model in self._models.all:
-                    failed[model.model] = model.failure
-                total += model.progress
+            workers = [m.child for name, m in self._members.items() if name != "controlplane"]
+            addresses = [child.address for child in workers]
+        total, failed = loading(addresses, self._models.all)
         served = self._models
         loads = wanted * len(served.encoders) + decoders * len(served.generators)
         return Readiness(ready, wanted + decoders, total / max(1, loads), failed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from deploy.fleet import FleetStatus
+from deploy.fleet import FleetError, FleetStatus, fetch_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,26 @@ def is_ready(
     }
     taking = status.ready_workers() >= wanted + decoders
     return taking and served >= models and speaking >= generators
+
+
+def loading(
+    addresses: Iterable[str | None], models: frozenset[str]
+) -> tuple[float, dict[str, str]]:
+    """The sum of all workers' progress with all models, and which of `models` failed and why.
+
+    Workers that have no address yet, or do not answer, have made no progress.
+    """
+    total = 0.0
+    failed: dict[str, str] = {}
+    for address in addresses:
+        if address is None:
+            continue
+        with suppress(FleetError):
+            for model in fetch_progress(address, timeout_s=1.0):
+                if model.state == "failed" and model.model in models:
+                    failed[model.model] = model.failure
+                total += model.progress
+    return total, failed
 
 
 def failures(failed: Mapping[str, str]) -> str:

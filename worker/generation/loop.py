@@ -193,13 +193,18 @@ class DecodeLoop:
             else:
                 future.set_result(None)
 
-        self._command(begin)
+        if not self._command(begin):
+            future.cancel()
         return future
 
-    def _command(self, command: Callable[[], None]) -> None:
+    def _command(self, command: Callable[[], None]) -> bool:
+        """Has the engine thread do something between steps; False when it has ended."""
         with self._lock:
+            if self._stopping:
+                return False
             self._commands.append(command)
             self._rouse()
+        return True
 
     # Under the lock
 
@@ -219,11 +224,12 @@ class DecodeLoop:
     def _serve(self) -> None:
         while True:
             with self._lock:
-                if self._stopping:
-                    break
                 commands, self._commands = self._commands, []
+                stopping = self._stopping
             for command in commands:
                 command()
+            if stopping:
+                break
             worked = [self._guarded_turn(lane) for lane in list(self._lanes.values())]
             self._publish()
             if self._call_one(any(worked)) or any(worked):

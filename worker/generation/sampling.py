@@ -20,6 +20,8 @@ Ids = NDArray[np.int64]
 
 MOST_TEMPERATURE = 100.0
 MOST_PENALTY = 100.0
+# Below this the most likely token is all that single precision leaves.
+_LEAST_TEMPERATURE = 1e-5
 # Tokens that are looked at before the whole vocabulary is put in order.
 _FEW = 256
 # Tokens that are first looked at together, by their highest weight or by their sum.
@@ -30,8 +32,8 @@ _PIECE = 64
 class SamplingParameters:
     """What a caller asks of the choice; the defaults are greedy decoding.
 
-    A `temperature` of 0 is greedy. `top_k` 0 keeps all tokens, and so do `top_p` 0 and 1;
-    `min_p` drops tokens below this share of the most likely one's probability.
+    A `temperature` of 0, or as good as that, is greedy. `top_k` 0 keeps all tokens, and so do
+    `top_p` 0 and 1; `min_p` drops tokens below this share of the most likely one's probability.
     `repetition_penalty` 0 and 1 change nothing. `seed` None draws one.
     """
 
@@ -52,7 +54,7 @@ class SamplingParameters:
     @property
     def greedy(self) -> bool:
         """Whether no chance is involved."""
-        return self.temperature == 0.0 or self.top_k == 1
+        return self.temperature < _LEAST_TEMPERATURE or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from worker.errors import InvalidInput
+from worker.generation.records import Admitted, Failed, GenerationCall, Usage
 from worker.records import Batch, BatchOutcome, Item, ItemOutcome
 from worker.telemetry import is_sampled, start_logging, start_tracing, tracing_through
 
@@ -49,6 +51,31 @@ def test_only_sampled_items_get_a_span_joined_to_their_trace() -> None:
     }
     assert first.status.is_ok or first.status.is_unset
     assert failed.status.description == "InvalidInput"
+    tracing.shutdown()
+
+
+def test_a_generation_has_one_span_with_its_account_or_its_error() -> None:
+    exporter = InMemorySpanExporter()
+    tracing = tracing_through(SimpleSpanProcessor(exporter), "w", 1.0, 1_000_000)
+    call = GenerationCall(1, "chat", "chat-q4", (5, 6, 7), 5_000, traceparent=SAMPLED)
+    usage = Usage(3, 2, 9, 1_000, 8_000, 90_000, 3_000, 4_000, 6_000, 7_000, 100, 1)
+    tracing.record_generation(call, usage, 95_000)
+    tracing.record_generation(call, Failed(InvalidInput("no")), 95_000)
+    tracing.record_generation(call, Admitted(3, 0, 1), 95_000)
+    tracing.record_generation(replace(call, traceparent=""), usage, 95_000)
+    whole, failed, cut = exporter.get_finished_spans()
+    assert (whole.name, whole.start_time, whole.end_time) == (
+        "worker.generate",
+        1_005_000,
+        1_095_000,
+    )
+    attributes = dict(whole.attributes or {})
+    assert attributes["orchid.generated_tokens"] == 9
+    assert attributes["orchid.first_token_us"] == 8
+    assert not any(isinstance(value, str) and "5" in value for value in attributes.values())
+    assert failed.status.description == "InvalidInput"
+    # The caller went away before the end.
+    assert cut.status.description == "Cancelled"
     tracing.shutdown()
 
 

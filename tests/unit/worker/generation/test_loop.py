@@ -374,6 +374,15 @@ def test_stopping_answers_whatever_is_open(bench: Bench) -> None:
         assert isinstance(last, Failed)
         assert isinstance(last.error, Unavailable)
     assert bench.loop.call(lambda: 1).cancelled()
+    assert bench.loop.retire("m", "v").cancelled()
+
+
+def test_an_unload_that_waits_ends_with_the_loop(bench: Bench) -> None:
+    bench.open(1)
+    bench.step()
+    retired = bench.loop.retire("m", "v")
+    bench.loop.stop()
+    assert retired.cancelled()
 
 
 def test_a_lane_retires_when_its_last_generation_has_ended(bench: Bench) -> None:

@@ -51,6 +51,8 @@ def plainly_kept(row: Row, parameters: SamplingParameters) -> list[int]:
 def test_without_parameters_the_most_likely_is_chosen() -> None:
     row = np.array([0.5, 3.0, -1.0, 3.0], np.float32)
     assert Sampler(SamplingParameters(), None, vocabulary=4).choose(row) == Choice(1)
+    cold = SamplingParameters(temperature=1e-50)
+    assert Sampler(cold, None, vocabulary=4).choose(row) == Choice(1)
 
 
 @settings(deadline=None)
