@@ -49,7 +49,7 @@ _LLAMA_CPP = Runtime(
     "llama-cpp-python",
     "llama_cpp",
     {"CMAKE_ARGS": "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF"},
-    "compiles for several minutes",
+    "compiles for about ten minutes",
 )
 PEERS = (
     Peer("llamacpp_q4_0", _LLAMA_CPP, "Q4_0"),
