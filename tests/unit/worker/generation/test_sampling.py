@@ -93,6 +93,25 @@ def test_a_nucleus_may_need_most_of_a_large_vocabulary() -> None:
 
 @settings(deadline=None)
 @given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(257, 1500),
+    spread=st.sampled_from([0.0, 0.01, 0.5, 3.0]),
+    steps=st.sampled_from([1, 7, 1000]),
+    top_p=st.sampled_from([0.123, 0.517, 0.911, 0.9987]),
+)
+def test_a_large_nucleus_is_what_its_definition_keeps(
+    seed: int, size: int, spread: float, steps: int, top_p: float
+) -> None:
+    logits = np.random.default_rng(seed).normal(0, spread, size)
+    row = (np.round(logits * steps) / steps).astype(np.float32)
+    parameters = SamplingParameters(temperature=1.0, top_p=top_p)
+    ids, _ = kept(row, parameters)
+    assert ids is not None
+    assert sorted(ids.tolist()) == sorted(plainly_kept(row, parameters))
+
+
+@settings(deadline=None)
+@given(
     st.lists(st.integers(0, 9), min_size=1, max_size=900).map(np.array),
     st.integers(1, 900),
 )
