@@ -279,7 +279,7 @@ class DecodeScheduler:
 
     def _expire(self, now_ns: int) -> list[Ended]:
         return self._end_all(
-            [s for s in self._everybody() if (s.arrival.deadline_ns or now_ns + 1) <= now_ns],
+            [s for s in self._everybody() if s.expired(now_ns)],
             Reason.EXPIRED,
             now_ns,
         )

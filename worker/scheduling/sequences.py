@@ -82,6 +82,11 @@ class DecodeSequence:
         target = self.arrival.first_token_target_ns
         return self.arrival.arrived_ns + target if target else 0
 
+    def expired(self, now_ns: int) -> bool:
+        """Whether its deadline has come."""
+        deadline = self.arrival.deadline_ns
+        return deadline is not None and deadline <= now_ns
+
     def room(self) -> int:
         """Tokens that fit into its blocks beyond those computed."""
         return len(self.blocks) * BLOCK_TOKENS - self.computed

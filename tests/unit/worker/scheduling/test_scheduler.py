@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.unit.worker.scheduling.arena import MS, World, arrival
@@ -120,4 +121,29 @@ def test_a_deadline_ends_what_waits_and_what_decodes() -> None:
         (2, Reason.EXPIRED),
     }
     assert not step.parts
+    assert violations(world.scheduler.snapshot()) == []
+
+
+def test_after_ten_thousand_cancels_every_gauge_is_zero() -> None:
+    random = np.random.default_rng(1)
+    world = World(blocks=40, context=128, max_waiting=10_000)
+    living: list[int] = []
+    for number in range(10_000):
+        tenant = "ab"[number % 2]
+        prompt = list(range(int(random.integers(1, 60))))
+        world.submit(arrival(number, prompt=prompt, tenant=tenant, max_new_tokens=30))
+        living.append(number)
+        step = world.plan() if number % 3 == 0 else None
+        while len(living) > 6:
+            world.scheduler.cancel(living.pop(int(random.integers(len(living)))))
+        if step is not None and step.parts:
+            world.complete(step)
+    for number in living:
+        world.scheduler.cancel(number)
+    world.drain()
+    state = world.scheduler.load()
+    assert (state.waiting, state.prefilling, state.decoding) == (0, 0, 0)
+    assert state.pending_prompt_tokens == state.cached_tokens == 0
+    assert state.free_blocks + state.evictable_blocks == 40
+    assert sum(world.arena.references) == state.evictable_blocks
     assert violations(world.scheduler.snapshot()) == []

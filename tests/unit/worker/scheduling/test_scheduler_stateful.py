@@ -201,5 +201,5 @@ class RandomTraffic(RuleBasedStateMachine):
 def test_any_traffic_keeps_every_invariant(policy: str) -> None:
     machine = type("Traffic", (RandomTraffic,), {"policy": policy})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
+        machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None)
     )
