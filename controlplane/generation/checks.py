@@ -29,7 +29,7 @@ MOST_STOP_TOKENS = 64
 MOST_PROHIBITED = 64
 MOST_NAME_CHARACTERS = 64
 HOTTEST = 10.0
-STRONGEST_PENALTY = 10.0
+WEAKEST_PENALTY, STRONGEST_PENALTY = 0.01, 10.0
 LARGEST_SEED = 2**64 - 1
 LARGEST_TARGET_MS = 3_600_000
 
@@ -100,7 +100,10 @@ def check_sampling(sampling: Sampling) -> None:
     _between("temperature", sampling.temperature, 0.0, HOTTEST)
     _between("top_p", sampling.top_p, 0.0, 1.0)
     _between("min_p", sampling.min_p, 0.0, 1.0)
-    _between("repetition_penalty", sampling.repetition_penalty, 0.0, STRONGEST_PENALTY)
+    if sampling.repetition_penalty:
+        _between(
+            "repetition_penalty", sampling.repetition_penalty, WEAKEST_PENALTY, STRONGEST_PENALTY
+        )
     if sampling.top_k < 0:
         raise InvalidRequest(f"top_k is {sampling.top_k}; accepted: 0 (all) or more")
     if sampling.seed is not None and not 0 <= sampling.seed <= LARGEST_SEED:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from tokenizers import Tokenizer
 
 from controlplane.deployed import GenerationSettings, ModelInfo
-from controlplane.generation.records import ChatPrompt, Prompt, TextPrompt
+from controlplane.generation.records import ChatPrompt, Message, Prompt, TextPrompt
 from controlplane.generation.template import ChatTemplates
 
 T = TypeVar("T")
 
 # About what a template writes around each message; decides only where the work is done.
 _CHARACTERS_AROUND = 32
+# No character by Unicode's own word: where a text is cut so that it spells no special token.
+_CUT = "\ufdd0"
 
 
 class TextPool(Protocol):
@@ -54,27 +57,48 @@ class Prompts:
         tokenizer = self._pool.tokenizer(model)
 
         def job() -> tuple[int, ...]:
+            # Only the template writes control tokens: what somebody says stays text.
+            said = quoted(tokenizer, prompt.messages)
             end = settings.end_tokens[0] if settings.end_tokens else None
             text = self._templates.render(
                 model.name,
                 settings.chat_template,
-                prompt.messages,
+                said,
                 begin=_text_of(tokenizer, settings.begin_token),
                 end=_text_of(tokenizer, end),
             )
-            return encode(tokenizer, settings, text)
+            return encode(tokenizer, settings, *text.split(_CUT))
 
         size = sum(len(m.content) + _CHARACTERS_AROUND for m in prompt.messages)
         return await self._pool.run(size, job)
 
 
-def encode(tokenizer: Tokenizer, settings: GenerationSettings, text: str) -> tuple[int, ...]:
-    """Token ids of a text, after the model's begin token unless the text brings it itself."""
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
+def encode(tokenizer: Tokenizer, settings: GenerationSettings, *pieces: str) -> tuple[int, ...]:
+    """Token ids of a text, after the model's begin token unless the text brings it itself.
+
+    No token spans two pieces.
+    """
+    ids = [
+        token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False).ids
+    ]
     begin = settings.begin_token
     if begin is not None and ids[:1] != [begin]:
         ids = [begin, *ids]
     return tuple(ids)
+
+
+def quoted(tokenizer: Tokenizer, messages: Sequence[Message]) -> Sequence[Message]:
+    """Messages whose contents hold no special token: each is cut after its first character."""
+    special = [
+        entry.content
+        for entry in tokenizer.get_added_tokens_decoder().values()
+        if entry.special and len(entry.content) > 1
+    ]
+    if not special:
+        return messages
+    # Tokens may overlap, so each place where one begins counts; a normalizer may ignore case.
+    begins = re.compile(f"(?=({'|'.join(map(re.escape, special))})).", re.DOTALL | re.IGNORECASE)
+    return [Message(m.role, begins.sub(rf"\g<0>{_CUT}", m.content)) for m in messages]
 
 
 def _text_of(tokenizer: Tokenizer, token: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controlplane.errors import InvalidRequest
+from controlplane.generation.checks import LARGEST_TARGET_MS
 from controlplane.http.problems import InvalidField
 from controlplane.rpc.asks import LIMITS
 
@@ -22,6 +23,7 @@ _Finite = Field(allow_inf_nan=False)
 Number = Annotated[float, _Finite]
 Name = Annotated[str, Field(max_length=64)]
 Milliseconds = Annotated[float, _Finite]
+Target = Annotated[float, _Finite, Field(ge=0, le=LARGEST_TARGET_MS)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MOST_MESSAGES = 4096
@@ -81,8 +83,8 @@ class GenerationBody(Demands):
     logit_bias: dict[str, Any] | None = None
     stop_token_ids: tuple[Count, ...] | None = None
     ignore_eos: bool | None = None
-    first_token_target_ms: Annotated[float, _Finite, Field(ge=0)] | None = None
-    token_target_ms: Annotated[float, _Finite, Field(ge=0)] | None = None
+    first_token_target_ms: Target | None = None
+    token_target_ms: Target | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ Ids = NDArray[np.int64]
 
 MOST_TEMPERATURE = 100.0
 MOST_PENALTY = 100.0
+# Below this, logits divided by it could leave the range of single precision.
+LEAST_PENALTY = 0.01
 # Below this the most likely token is all that single precision leaves.
 _LEAST_TEMPERATURE = 1e-5
 # Tokens that are looked at before the whole vocabulary is put in order.
@@ -49,7 +51,8 @@ class SamplingParameters:
         _check("temperature", self.temperature, 0.0, MOST_TEMPERATURE)
         _check("top_p", self.top_p, 0.0, 1.0)
         _check("min_p", self.min_p, 0.0, 1.0)
-        _check("repetition_penalty", self.repetition_penalty, 0.0, MOST_PENALTY)
+        if self.repetition_penalty:
+            _check("repetition_penalty", self.repetition_penalty, LEAST_PENALTY, MOST_PENALTY)
 
     @property
     def greedy(self) -> bool:

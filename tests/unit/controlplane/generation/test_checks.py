@@ -51,6 +51,7 @@ def test_parameters_within_their_bounds(fields: dict[str, Any]) -> None:
         {"top_p": math.nan},
         {"min_p": -0.5},
         {"repetition_penalty": -1.0},
+        {"repetition_penalty": 1e-300},
         {"top_k": -1},
         {"seed": -1},
         {"seed": 2**64},

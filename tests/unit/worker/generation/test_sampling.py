@@ -187,6 +187,7 @@ def test_logits_that_are_no_numbers_are_a_fault() -> None:
         (SamplingParameters(top_p=1.5), "top_p is 1.5; accepted is 0 to 1"),
         (SamplingParameters(min_p=-1), "min_p"),
         (SamplingParameters(repetition_penalty=-2), "repetition_penalty"),
+        (SamplingParameters(repetition_penalty=1e-300), "repetition_penalty"),
     ],
 )
 def test_parameters_out_of_range_are_named(parameters: SamplingParameters, named: str) -> None:
