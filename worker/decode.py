@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from worker.engine import KvArena, RunToken, Session
 from worker.errors import InvalidInput
 
-# Matrix kernels may order the sums of a single row in another way than those of several, so a run
-# never has a single row: a sequence has the same bits alone and in company.
+# Metadata of graphs whose products sum a single row as they do several.
+LONE_ROWS = "orchid.lone_rows"
+# Kernels of float matrices may order the sums of a single row in another way than those of several,
+# so their runs never have a single row: a sequence has the same bits alone and in company.
 _MIN_ROWS = 2
 
 
@@ -59,6 +61,7 @@ class DecodeEngine:
         self._arena = arena
         self._vocabulary = vocabulary
         self._context = context
+        self._min_rows = 1 if session.metadata(LONE_ROWS) else _MIN_ROWS
 
     @property
     def arena(self) -> KvArena:
@@ -98,7 +101,7 @@ class DecodeEngine:
     def _feeds(
         self, plan: Sequence[SequenceStep], rows: int, wanted: Sequence[int]
     ) -> dict[str, NDArray[Any]]:
-        ids = np.zeros(max(rows, _MIN_ROWS), np.int64)
+        ids = np.zeros(max(rows, self._min_rows), np.int64)
         positions = np.zeros_like(ids)
         at = 0
         for part in plan:
@@ -106,7 +109,7 @@ class DecodeEngine:
             ids[at:end] = part.tokens
             positions[at:end] = np.arange(part.past, part.past + end - at)
             at = end
-        last = np.zeros(max(len(wanted), _MIN_ROWS) if wanted else 0, np.int64)
+        last = np.zeros(max(len(wanted), self._min_rows) if wanted else 0, np.int64)
         last[: len(wanted)] = wanted
         return {"input_ids": ids, "positions": positions, "last_rows": last}
 

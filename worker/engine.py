@@ -129,6 +129,10 @@ class Session:
         given = None if outputs is None else dict(outputs)
         return self._session.run(dict(feeds), given, token)
 
+    def metadata(self, key: str) -> str:
+        """What the graph's metadata has under `key`; empty when it has nothing."""
+        return str(self._session.metadata(key))
+
     def run_step(
         self,
         arena: KvArena,

@@ -14,12 +14,12 @@ using FloatArray = py::array_t<float, py::array::c_style>;
 using OffsetArray = py::array_t<std::int32_t, py::array::c_style>;
 
 Simd SimdNamed(const std::string& name) {
-  if (name == Name(Simd::kPortable)) return Simd::kPortable;
-  if (name == Name(Simd::kAvx2)) {
-    if (DetectSimd() != Simd::kAvx2) throw InvalidInput("this CPU has no AVX2 with FMA");
-    return Simd::kAvx2;
+  for (const Simd level : {Simd::kPortable, Simd::kAvx2, Simd::kAvx512}) {
+    if (name != Name(level)) continue;
+    if (DetectSimd() < level) throw InvalidInput("this CPU has no " + name + " kernels");
+    return level;
   }
-  throw InvalidInput("simd is '" + name + "'; accepted are 'portable' and 'avx2'");
+  throw InvalidInput("simd is '" + name + "'; accepted are 'portable', 'avx2' and 'avx512'");
 }
 
 // The kernel by itself, for tests and benchmarks.

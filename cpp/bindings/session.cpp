@@ -51,6 +51,7 @@ void BindSession(py::module_& module) {
            py::arg("save_optimized_to"))
       .def_property_readonly("inputs", [](const Session& s) { return Describe(s.inputs()); })
       .def_property_readonly("outputs", [](const Session& s) { return Describe(s.outputs()); })
+      .def("metadata", &Session::Metadata, py::arg("key"))
       .def("run", &RunSession, py::arg("feeds"), py::arg("outputs"), py::arg("token"));
 
   module.def(

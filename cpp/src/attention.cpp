@@ -15,8 +15,7 @@ std::int64_t BlocksOf(std::int64_t length) {
 
 AttentionPlan::AttentionPlan(const AttentionArgs& args, Simd simd) : args_(args), wide_(false) {
 #if defined(ORCHID_X86_KERNELS)
-  wide_ = simd == Simd::kAvx2 && DetectSimd() == Simd::kAvx2 && args.head_dim % 8 == 0 &&
-          args.head_dim <= kMaxWideHeadDim;
+  wide_ = Allows(simd, Simd::kAvx2) && args.head_dim % 8 == 0 && args.head_dim <= kMaxWideHeadDim;
 #else
   static_cast<void>(simd);
 #endif

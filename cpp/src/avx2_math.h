@@ -47,5 +47,14 @@ inline __m256 Exp(__m256 x) {
   return _mm256_mul_ps(p, _mm256_castsi256_ps(exponent));
 }
 
+// x * sigmoid(x) through exp(-|x|), which cannot overflow.
+inline __m256 Silu(__m256 x) {
+  const __m256 one = _mm256_set1_ps(1.0F);
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  const __m256 e = Exp(_mm256_or_ps(x, sign));
+  const __m256 share = _mm256_blendv_ps(one, e, x);  // by x's sign bit
+  return _mm256_mul_ps(x, _mm256_div_ps(share, _mm256_add_ps(one, e)));
+}
+
 }  // namespace
 }  // namespace orchid

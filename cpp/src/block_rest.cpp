@@ -9,7 +9,7 @@ namespace {
 
 bool Wide(Simd simd) {
 #if defined(ORCHID_X86_KERNELS)
-  return simd == Simd::kAvx2 && DetectSimd() == Simd::kAvx2;
+  return Allows(simd, Simd::kAvx2);
 #else
   static_cast<void>(simd);
   return false;

@@ -41,7 +41,7 @@ std::string FamilyAndModel() {
 
 const char* InstructionSet() {
   if (HasAvx512()) return __builtin_cpu_supports("avx512vnni") ? "avx512vnni" : "avx512";
-  return DetectSimd() == Simd::kAvx2 ? "avx2" : "sse2";
+  return DetectSimd() >= Simd::kAvx2 ? "avx2" : "sse2";
 }
 
 #endif
@@ -51,12 +51,25 @@ const char* InstructionSet() {
 Simd DetectSimd() {
 #if defined(__x86_64__)
   // The builtin also checks that the operating system saves the wide registers.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Simd::kAvx2;
-#endif
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Simd::kPortable;
+  if (HasAvx512() && __builtin_cpu_supports("avx512vnni") && HasF16c()) return Simd::kAvx512;
+  return Simd::kAvx2;
+#else
   return Simd::kPortable;
+#endif
 }
 
-const char* Name(Simd simd) { return simd == Simd::kAvx2 ? "avx2" : "portable"; }
+const char* Name(Simd simd) {
+  switch (simd) {
+    case Simd::kAvx512:
+      return "avx512";
+    case Simd::kAvx2:
+      return "avx2";
+    case Simd::kPortable:
+      break;
+  }
+  return "portable";
+}
 
 bool HasF16c() {
 #if defined(__x86_64__)

@@ -47,7 +47,7 @@ double MeasureFmaRate(double seconds) {
   if (HasAvx512()) {
     return std::max(Rate(FmaLoopAvx2, seconds / 2), Rate(FmaLoopAvx512, seconds / 2));
   }
-  if (DetectSimd() == Simd::kAvx2) return Rate(FmaLoopAvx2, seconds);
+  if (DetectSimd() >= Simd::kAvx2) return Rate(FmaLoopAvx2, seconds);
 #endif
   return Rate(FmaLoopPortable, seconds);
 }

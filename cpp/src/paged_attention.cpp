@@ -15,7 +15,8 @@ constexpr std::int64_t kTileRows = 48;
 
 const PagedKernels& Choose(Simd simd, std::int64_t head_dim) {
 #if defined(ORCHID_X86_KERNELS)
-  if (simd == Simd::kAvx2 && DetectSimd() == Simd::kAvx2 && HasF16c() && head_dim % 8 == 0) {
+  if (Allows(simd, Simd::kAvx512) && head_dim % 16 == 0) return Avx512PagedKernels();
+  if (Allows(simd, Simd::kAvx2) && HasF16c() && head_dim % 8 == 0) {
     return Avx2PagedKernels();
   }
 #endif

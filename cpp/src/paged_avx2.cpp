@@ -284,15 +284,6 @@ void Attend(const PagedItem& item) {
   }
 }
 
-// x * sigmoid(x) through exp(-|x|), which cannot overflow.
-__m256 Silu(__m256 x) {
-  const __m256 one = _mm256_set1_ps(1.0F);
-  const __m256 sign = _mm256_set1_ps(-0.0F);
-  const __m256 e = Exp(_mm256_or_ps(x, sign));
-  const __m256 share = _mm256_blendv_ps(one, e, x);  // by x's sign bit
-  return _mm256_mul_ps(x, _mm256_div_ps(share, _mm256_add_ps(one, e)));
-}
-
 void Glu(const float* gate, const float* up, std::int64_t count, float* out) {
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -1,4 +1,5 @@
-// The kernels behind PagedPlan: the same contract, once for AVX2 with FMA and F16C, once portable.
+// The kernels behind PagedPlan: the same contract, for AVX-512, for AVX2 with FMA and F16C, and
+// portable.
 #pragma once
 
 #include <cstdint>
@@ -41,5 +42,8 @@ const PagedKernels& PortablePagedKernels();
 
 // Only on a CPU with AVX2, FMA and F16C; head_dim a multiple of 8.
 const PagedKernels& Avx2PagedKernels();
+
+// Only on a CPU with Simd::kAvx512; head_dim a multiple of 16.
+const PagedKernels& Avx512PagedKernels();
 
 }  // namespace orchid

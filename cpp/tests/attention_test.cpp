@@ -105,7 +105,7 @@ double Distance(const std::vector<float>& a, const std::vector<double>& b) {
 
 std::vector<Simd> Levels() {
   std::vector<Simd> levels{Simd::kPortable};
-  if (DetectSimd() == Simd::kAvx2) levels.push_back(Simd::kAvx2);
+  if (DetectSimd() >= Simd::kAvx2) levels.push_back(Simd::kAvx2);
   return levels;
 }
 

@@ -52,7 +52,7 @@ struct Problem {
 
 std::vector<Simd> Levels() {
   std::vector<Simd> levels{Simd::kPortable};
-  if (DetectSimd() == Simd::kAvx2) levels.push_back(Simd::kAvx2);
+  if (DetectSimd() >= Simd::kAvx2) levels.push_back(Simd::kAvx2);
   return levels;
 }
 

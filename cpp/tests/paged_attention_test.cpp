@@ -222,7 +222,9 @@ bool Same(const Floats& a, const Floats& b) {
 
 std::vector<Simd> Levels() {
   std::vector<Simd> levels{Simd::kPortable};
-  if (DetectSimd() == Simd::kAvx2) levels.push_back(Simd::kAvx2);
+  for (const Simd level : {Simd::kAvx2, Simd::kAvx512}) {
+    if (DetectSimd() >= level) levels.push_back(level);
+  }
   return levels;
 }
 
@@ -312,7 +314,7 @@ TEST(LargeScoresDoNotOverflowPaged) {
 
 TEST(HalfPrecisionRoundsLikeTheHardware) {
 #if defined(ORCHID_X86_KERNELS)
-  if (!HasF16c() || DetectSimd() != Simd::kAvx2) return;
+  if (!HasF16c() || DetectSimd() < Simd::kAvx2) return;
   const auto narrowed = [](const PagedKernels& kernels, const Floats& values) {
     std::vector<std::uint16_t> keys(values.size() * 16);
     std::vector<std::uint16_t> stored(values.size() * 16);

@@ -18,10 +18,11 @@ from worker.models import (
     decoder_sources,
     gguf,
     graph,
+    packing,
     paged,
-    quantize,
 )
 from worker.models import weights as weight_files
+from worker.models.blocks import BLOCK
 from worker.models.checkpoint import SafetensorsFiles, plain_tokenizer, read_json
 from worker.models.checkpoint import weight_files as safetensors_of
 from worker.models.decoder import Decoder, DecoderConfig
@@ -56,7 +57,6 @@ from worker.models.paged import (
     shared_weights,
 )
 from worker.models.progress import Progress
-from worker.models.quantize import BLOCK
 from worker.models.records import (
     SharedRecord,
     VariantRecord,
@@ -74,7 +74,7 @@ SHARED = "words.weights"
 TOKENIZER = "tokenizer"
 WARM_LENGTHS = (16, 64, 256)
 
-_SOURCES = (blocks, decoder, decoder_sources, gguf, graph, paged, quantize, weight_files)
+_SOURCES = (blocks, decoder, decoder_sources, gguf, graph, packing, paged, weight_files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,13 @@ class GraphBuilder:
         )
         return names
 
-    def build(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> onnx.ModelProto:
-        """Return the finished model with the given signature."""
+    def build(
+        self,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        metadata: Mapping[str, str] | None = None,
+    ) -> onnx.ModelProto:
+        """Return the finished model with the given signature and metadata."""
         graph = helper.make_graph(
             self._nodes,
             self._name,
@@ -93,9 +98,11 @@ class GraphBuilder:
         domains = {node.domain for node in _all_nodes(self._nodes)} - {""}
         imports = [helper.make_opsetid("", OPSET)]
         imports += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
-        return helper.make_model(
+        model = helper.make_model(
             graph, opset_imports=imports, ir_version=IR_VERSION, producer_name="orchid"
         )
+        helper.set_model_props(model, dict(metadata or {}))
+        return model
 
 
 def subgraph(

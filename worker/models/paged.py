@@ -1,8 +1,8 @@
 """The paged graph of a decoder: tokens of all sequences end to end, ``[T, hidden]``.
 
 Keys and values live in the engine's arena, not in the graph; the head runs on the rows that
-``last_rows`` names. A layer is four matrix products, the attention and a fused norm before each
-half.
+``last_rows`` names. A layer is four matrix products, the attention and a norm before each half; a
+quantised LLaMA's layer is one node.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from worker.models.blocks import BLOCK, Matrix
+from worker.decode import LONE_ROWS
+from worker.models.blocks import Matrix, eight_bits
 from worker.models.decoder import Decoder, DecoderLayer, DecoderNorm, Linear
-from worker.models.graph import MICROSOFT_DOMAIN, ORCHID_DOMAIN, GraphBuilder
+from worker.models.graph import MICROSOFT_DOMAIN, ORCHID_DOMAIN, Attribute, GraphBuilder
 from worker.models.manifest import TensorSpec
-from worker.models.quantize import ACCURACY_LEVEL, quantize
+from worker.models.packing import gated_order, pack
 from worker.models.weights import PlacedWeights, place_weights
 
 DecoderPrecision = Literal["fp32", "int8", "q4"]
-
-_ZERO_POINT_4, _ZERO_POINT_8 = 8, 128
 
 
 def paged_inputs(decoder: Decoder) -> tuple[TensorSpec, ...]:
@@ -47,8 +46,8 @@ def paged_outputs(decoder: Decoder) -> tuple[TensorSpec, ...]:
 class PagedEmitter:
     """Emits one decoder in one precision.
 
-    ``q4`` multiplies the 4-bit blocks the weights already have, without loss; matrices of another
-    form become 8-bit blocks. ``int8`` makes 8-bit blocks of everything.
+    ``q4`` multiplies the blocks the weights already have, without loss; dense matrices become 8-bit
+    blocks. ``int8`` makes 8-bit blocks of everything.
     """
 
     def __init__(self, decoder: Decoder, precision: DecoderPrecision) -> None:
@@ -65,16 +64,26 @@ class PagedEmitter:
         The word embeddings are looked for in the file ``shared``; see ``shared_weights``.
         """
         x, branch = self._embed(), ""
+        fused = self._fuses()
         for index, layer in enumerate(self._decoder.layers):
-            x, branch = self._layer(f"layer{index}.", index, layer, x, branch)
-        self._head(x, branch)
+            prefix = f"layer{index}."
+            if fused:
+                x = self._fused_layer(prefix, index, layer, x)
+            else:
+                x, branch = self._layer(prefix, index, layer, x, branch)
+        if fused:
+            self._fused_head(x)
+        else:
+            self._head(x, branch)
         own = place_weights(self._arrays, weights)
         for tensor in own.tensors.values():
             self._graph.external(tensor)
         for tensor in shared_weights(self._decoder, shared).tensors.values():
             self._graph.external(tensor)
         inputs, outputs = paged_inputs(self._decoder), paged_outputs(self._decoder)
-        return self._graph.build(inputs, outputs), own
+        # Products of blocks sum a single row as they do several; those of floats may not.
+        metadata = {} if self._precision == "fp32" else {LONE_ROWS: "1"}
+        return self._graph.build(inputs, outputs, metadata), own
 
     def _embed(self) -> str:
         words = self._graph.node("Gather", ["words", "input_ids"])
@@ -90,15 +99,7 @@ class PagedEmitter:
     ) -> tuple[str, str]:
         """Emit a layer of the sum ``x`` + ``branch``; return the sum's parts after it."""
         x, normed = self._norm(x, branch, layer.attention_norm, prefix + "attention_norm")
-        attended = self._graph.node(
-            "PagedAttention",
-            [self._linear(normed, layer.qkv, prefix + "qkv"), *_STEP_INPUTS],
-            domain=ORCHID_DOMAIN,
-            num_heads=self._config.heads,
-            kv_num_heads=self._config.kv_heads,
-            layer=index,
-            rope_theta=float(self._config.rope_theta),
-        )
+        attended = self._attention(self._linear(normed, layer.qkv, prefix + "qkv"), index)
         branch = self._linear(attended, layer.attended, prefix + "attended")
         x, normed = self._norm(x, branch, layer.mlp_norm, prefix + "mlp_norm")
         if self._config.architecture == "llama":
@@ -107,6 +108,60 @@ class PagedEmitter:
         else:
             active = self._gelu(normed, layer.up, prefix + "up")
         return x, self._linear(active, layer.down, prefix + "down")
+
+    def _fuses(self) -> bool:
+        """Tell whether products take everything around them in; they add no bias."""
+        linears = [
+            linear
+            for layer in self._decoder.layers
+            for linear in (layer.qkv, layer.attended, layer.up, layer.down)
+        ]
+        return (
+            self._precision != "fp32"
+            and self._config.architecture == "llama"
+            and all(linear.bias is None for linear in linears)
+        )
+
+    def _fused_layer(self, prefix: str, index: int, layer: DecoderLayer, x: str) -> str:
+        gated = layer.up.weight.rows(gated_order(self._config.intermediate))
+        return self._graph.node(
+            "DecoderLayer",
+            [
+                x,
+                *_STEP_INPUTS,
+                self._weight(f"{prefix}attention_norm", layer.attention_norm.scale),
+                self._blocks(layer.qkv.weight, prefix + "qkv"),
+                self._blocks(layer.attended.weight, prefix + "attended"),
+                self._weight(f"{prefix}mlp_norm", layer.mlp_norm.scale),
+                self._blocks(gated, prefix + "up"),
+                self._blocks(layer.down.weight, prefix + "down"),
+            ],
+            domain=ORCHID_DOMAIN,
+            epsilon=float(self._config.epsilon),
+            **self._attention_attributes(index),
+        )
+
+    def _fused_head(self, x: str) -> None:
+        rows = self._graph.node("Gather", [x, "last_rows"])
+        head = self._decoder.head
+        matrix = self._decoder.words if head is None else head
+        self._block_product(rows, matrix, "head", norm=self._decoder.norm, output="logits")
+
+    def _attention(self, packed: str, index: int) -> str:
+        return self._graph.node(
+            "PagedAttention",
+            [packed, *_STEP_INPUTS],
+            domain=ORCHID_DOMAIN,
+            **self._attention_attributes(index),
+        )
+
+    def _attention_attributes(self, index: int) -> dict[str, Attribute]:
+        return {
+            "num_heads": self._config.heads,
+            "kv_num_heads": self._config.kv_heads,
+            "layer": index,
+            "rope_theta": float(self._config.rope_theta),
+        }
 
     def _gelu(self, x: str, linear: Linear, name: str) -> str:
         inputs = [self._product(x, linear.weight, name)]
@@ -155,65 +210,26 @@ class PagedEmitter:
         if self._precision == "fp32":
             weight = np.ascontiguousarray(matrix.floats().T)
             return self._graph.node("MatMul", [x, self._weight(name, weight)], output=output)
-        if self._precision == "q4" and matrix.form == "q4":
-            return self._product_of_4(x, matrix, name, output)
-        return self._product_of_8(x, matrix, name, output)
+        return self._block_product(x, matrix, name, output=output)
 
-    def _product_of_8(self, x: str, matrix: Matrix, name: str, output: str) -> str:
-        if matrix.form == "q8" and matrix.scales is not None:
-            values = (matrix.values.astype(np.int16) + _ZERO_POINT_8).astype(np.uint8)
-            scales = matrix.scales
-        else:
-            blocks = quantize(np.ascontiguousarray(matrix.floats().T))
-            values, scales = blocks.values, blocks.scales
-        return self._blocks_product(x, matrix, name, output, 8, values, scales)
-
-    def _product_of_4(self, x: str, matrix: Matrix, name: str, output: str) -> str:
-        """Emit scale * (value - 8) in blocks, and the rest of a block's weights by its sum.
-
-        A block's weights are scale * value + minimum = scale * (value - 8) + rest, and the rest
-        is one number, so it multiplies the sum of the block's inputs.
-        """
-        if matrix.scales is None or matrix.minima is None:
-            raise ValueError(f"expected 4-bit blocks, got a matrix of form {matrix.form}")
-        values = np.asarray(matrix.values, np.uint8)
-        packed = np.asarray(values[..., 0::2] | (values[..., 1::2] << 4), np.uint8)
-        rest = matrix.minima + np.float32(_ZERO_POINT_4) * matrix.scales
-        has_rest = bool(rest.any())
-        product = self._blocks_product(
-            x, matrix, name, "" if has_rest else output, 4, packed, matrix.scales
-        )
-        if not has_rest:
-            return product
-        weight = self._weight(f"{name}.rest", np.ascontiguousarray(rest.T))
-        return self._graph.node(
-            "AddBlockRest", [x, product, weight], output=output, domain=ORCHID_DOMAIN
-        )
-
-    def _blocks_product(
-        self,
-        x: str,
-        matrix: Matrix,
-        name: str,
-        output: str,
-        bits: int,
-        values: NDArray[np.uint8],
-        scales: NDArray[np.float32],
+    def _block_product(
+        self, x: str, matrix: Matrix, name: str, *, norm: DecoderNorm | None = None, output: str
     ) -> str:
-        outputs, inputs = matrix.shape
-        weights = [self._weight(f"{name}.values", values)]
-        weights.append(self._weight(f"{name}.scales", scales.reshape(-1)))
+        """Emit norm(``x``) times the transposed matrix."""
+        inputs = [x, self._blocks(matrix, name)]
+        attributes: dict[str, Attribute] = {"columns": matrix.shape[0]}
+        if norm is not None:
+            inputs.append(self._weight(f"{name}.norm", norm.scale))
+            attributes["epsilon"] = float(self._config.epsilon)
         return self._graph.node(
-            "MatMulNBits",
-            [x, *weights],
-            output=output,
-            domain=MICROSOFT_DOMAIN,
-            K=inputs,
-            N=outputs,
-            bits=bits,
-            block_size=BLOCK,
-            accuracy_level=ACCURACY_LEVEL,
+            "BlockProduct", inputs, output=output, domain=ORCHID_DOMAIN, **attributes
         )
+
+    def _blocks(self, matrix: Matrix, name: str) -> str:
+        """Store a matrix in blocks: those it has, or eight bits."""
+        keeps = matrix.form == "q8" or (self._precision == "q4" and matrix.form == "q4")
+        blocks = matrix if keeps else eight_bits(matrix.floats())
+        return self._weight(f"{name}.blocks", pack(blocks))
 
     def _weight(self, name: str, array: NDArray[np.generic]) -> str:
         self._arrays[name] = array

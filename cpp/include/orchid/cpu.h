@@ -5,17 +5,22 @@
 
 namespace orchid {
 
-enum class Simd { kPortable, kAvx2 };
+// In rising order: a level's CPUs have what the lower ones need. kAvx512 stands for the F, BW, DQ
+// and VL parts together with VNNI and F16C. Kernels that gain nothing from a level use a lower one.
+enum class Simd { kPortable, kAvx2, kAvx512 };
 
 // The best kernel set this CPU and its operating system allow.
 Simd DetectSimd();
+
+// True when kernels of `level` may run: asked for by `simd`, and this CPU has them.
+inline bool Allows(Simd simd, Simd level) { return simd >= level && DetectSimd() >= level; }
 
 const char* Name(Simd simd);
 
 // True when half precision may be converted in hardware.
 bool HasF16c();
 
-// True when 512-bit FMA may be used (only the FMA rate measurement asks).
+// True when 512-bit FMA may be used.
 bool HasAvx512();
 
 // The marketing name ("AMD EPYC ..."), or the architecture where there is none.

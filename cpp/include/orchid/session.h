@@ -46,6 +46,8 @@ class Session {
 
   const std::vector<TensorSpec>& inputs() const;
   const std::vector<TensorSpec>& outputs() const;
+  // What the graph's metadata has under `key`; empty when it has nothing.
+  std::string Metadata(const std::string& key) const;
 
   // Runs the graph once and returns every output, in declared order. Reads feeds in place; writes
   // outputs that have a destination in place. `token` may be null, and must outlive the call.

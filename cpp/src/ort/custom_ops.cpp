@@ -10,6 +10,7 @@
 #include "orchid/ragged.h"
 #include "orchid/row_offsets.h"
 #include "ort/api.h"
+#include "ort/block_ops.h"
 #include "ort/op_support.h"
 #include "ort/paged_ops.h"
 
@@ -39,7 +40,7 @@ class RaggedAttentionKernel {
     if (heads_ < 1) {
       throw InvalidInput("num_heads is " + std::to_string(heads_) + "; accepted is at least 1");
     }
-    scale_ = FloatAttribute(info, "scale", 0.0F);
+    scale_ = OptionalAttribute<float>(info, "scale", 0.0F);
   }
 
   OrtStatusPtr ComputeV2(OrtKernelContext* raw) noexcept {
@@ -171,6 +172,7 @@ struct Domain {
   RaggedAttentionOp attention;
   RaggedMeanOp mean;
   RaggedPositionsOp positions;
+  BlockOps blocks;
   PagedOps paged;
   Ort::CustomOpDomain domain{"orchid"};
 };
@@ -185,6 +187,7 @@ void MakeCustomOps() {
   made->domain.Add(&made->attention);
   made->domain.Add(&made->mean);
   made->domain.Add(&made->positions);
+  made->blocks.AddTo(made->domain);
   made->paged.AddTo(made->domain);
   g_domain = made;
 }

@@ -54,11 +54,12 @@ struct OpBase : Ort::CustomOpBase<Op, Kernel, true> {
   std::size_t GetOutputTypeCount() const { return 1; }
 };
 
-// An optional float attribute.
-inline float FloatAttribute(const Ort::ConstKernelInfo& info, const char* name, float absent) {
+// An optional attribute, float or std::int64_t.
+template <typename T>
+T OptionalAttribute(const Ort::ConstKernelInfo& info, const char* name, T absent) {
   // ONNX Runtime has no "has attribute": absence is its error.
   try {
-    return info.GetAttribute<float>(name);
+    return info.GetAttribute<T>(name);
   } catch (const Ort::Exception&) {
     return absent;
   }

@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "orchid/block_rest.h"
 #include "orchid/cpu.h"
-#include "orchid/kv_arena.h"
 #include "orchid/paged_attention.h"
-#include "orchid/rope.h"
+#include "ort/attention_settings.h"
 #include "ort/op_support.h"
 
 namespace orchid {
@@ -31,29 +28,10 @@ void RunItems(Ort::KernelContext& context, const PagedPlan& plan, std::int64_t i
       static_cast<std::size_t>(items), 0, const_cast<PagedPlan*>(&plan));
 }
 
-bool SameInts(const Ort::ConstValue& value, const std::int32_t* expected, const Shape& shape) {
-  if (ShapeOf(value) != shape) return false;
-  std::size_t count = 1;
-  for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
-  return std::memcmp(value.GetTensorData<std::int32_t>(), expected, count * sizeof(std::int32_t)) ==
-         0;
-}
-
 class PagedAttentionKernel {
  public:
-  explicit PagedAttentionKernel(const OrtKernelInfo* raw) : simd_(DetectSimd()) {
-    const Ort::ConstKernelInfo info(raw);
-    heads_ = info.GetAttribute<std::int64_t>("num_heads");
-    kv_heads_ = info.GetAttribute<std::int64_t>("kv_num_heads");
-    layer_ = info.GetAttribute<std::int64_t>("layer");
-    scale_ = FloatAttribute(info, "scale", 0.0F);
-    theta_ = FloatAttribute(info, "rope_theta", 0.0F);
-    if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0 || layer_ < 0) {
-      throw InvalidInput("num_heads " + std::to_string(heads_) + ", kv_num_heads " +
-                         std::to_string(kv_heads_) + ", layer " + std::to_string(layer_) +
-                         "; accepted are heads in multiples of kv heads, and a layer from 0");
-    }
-  }
+  explicit PagedAttentionKernel(const OrtKernelInfo* raw)
+      : simd_(DetectSimd()), attention_(Ort::ConstKernelInfo(raw)) {}
 
   OrtStatusPtr ComputeV2(OrtKernelContext* raw) noexcept {
     return Guarded([&] { Compute(Ort::KernelContext(raw)); });
@@ -63,68 +41,21 @@ class PagedAttentionKernel {
   void Compute(Ort::KernelContext context) const {
     const auto qkv = context.GetInput(0);
     const Shape shape = MatrixShape(qkv, "qkv");
-    const std::int64_t slices = heads_ + 2 * kv_heads_;
+    const std::int64_t slices = attention_.heads + 2 * attention_.kv_heads;
     if (shape[1] == 0 || shape[1] % slices != 0) {
       throw InvalidInput("qkv has " + std::to_string(shape[1]) +
                          " columns; accepted is a multiple of " + std::to_string(slices));
     }
+    const std::int64_t head_dim = shape[1] / slices;
     PagedArgs args;
+    const KvStep& step = attention_.Open(context, 1, shape[0], head_dim, args);
     args.qkv = qkv.GetTensorData<float>();
-    args.rows = shape[0];
-    args.heads = heads_;
-    args.kv_heads = kv_heads_;
-    args.head_dim = shape[1] / slices;
-    const KvStep& step = OpenStep(context, args);
-    args.layer = step.arena().layer(layer_);
-    args.scale = scale_ > 0.0F ? scale_ : 1.0F / std::sqrt(static_cast<float>(args.head_dim));
-    std::shared_ptr<RopeTable> rope;
-    if (theta_ > 0.0F) {
-      rope = RopeTable::Shared(theta_, args.head_dim);
-      rope->Ensure(LongestOf(args.access));
-      args.rope = rope.get();
-    }
-    auto out = context.GetOutput(0, Shape{shape[0], heads_ * args.head_dim});
+    auto out = context.GetOutput(0, Shape{shape[0], attention_.heads * head_dim});
     args.out = out.GetTensorMutableData<float>();
     const auto start = std::chrono::steady_clock::now();
     Attend(context, PagedPlan(args, simd_), shape[0]);
     const auto taken = std::chrono::steady_clock::now() - start;
     step.AddAttention(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
-  }
-
-  // Finds the step the feeds name, and holds it against the graph and the other feeds.
-  const KvStep& OpenStep(const Ort::KernelContext& context, PagedArgs& args) const {
-    const auto ticket = context.GetInput(4);
-    const KvStep* step = nullptr;
-    if (ShapeOf(ticket) == Shape{1}) step = KvStep::Find(*ticket.GetTensorData<std::int64_t>());
-    if (step == nullptr) throw InvalidInput("step names no open step of an arena");
-    const KvAccess& access = step->access();
-    if (!SameInts(context.GetInput(1), access.offsets, {access.sequences + 1}) ||
-        !SameInts(context.GetInput(2), access.past, {access.sequences}) ||
-        !SameInts(context.GetInput(3), access.table, {access.sequences, access.table_width})) {
-      throw InvalidInput("row_offsets, past_lengths or block_table are not those of the step");
-    }
-    if (access.offsets[access.sequences] > args.rows) {
-      throw InvalidInput("qkv has " + std::to_string(args.rows) + " rows; the step has " +
-                         std::to_string(access.offsets[access.sequences]) + " tokens");
-    }
-    const KvShape& kv = step->arena().shape();
-    if (kv.kv_heads != kv_heads_ || kv.head_dim != args.head_dim || layer_ >= kv.layers) {
-      throw InvalidInput("the arena holds " + std::to_string(kv.layers) + " layers of " +
-                         std::to_string(kv.kv_heads) + " heads of " + std::to_string(kv.head_dim) +
-                         "; this graph needs layer " + std::to_string(layer_) + " of " +
-                         std::to_string(kv_heads_) + " heads of " + std::to_string(args.head_dim));
-    }
-    args.access = access;
-    return *step;
-  }
-
-  static std::int64_t LongestOf(const KvAccess& access) {
-    std::int64_t longest = 0;
-    for (std::int64_t s = 0; s < access.sequences; ++s) {
-      const std::int64_t rows = access.offsets[s + 1] - access.offsets[s];
-      longest = std::max(longest, access.past[s] + rows);
-    }
-    return longest;
   }
 
   static void Attend(Ort::KernelContext& context, const PagedPlan& plan, std::int64_t tokens) {
@@ -137,11 +68,7 @@ class PagedAttentionKernel {
   }
 
   Simd simd_;
-  std::int64_t heads_ = 1;
-  std::int64_t kv_heads_ = 1;
-  std::int64_t layer_ = 0;
-  float scale_ = 0.0F;
-  float theta_ = 0.0F;
+  AttentionSettings attention_;
 };
 
 class SwiGluKernel {

@@ -173,6 +173,13 @@ Session::~Session() = default;
 const std::vector<TensorSpec>& Session::inputs() const { return impl_->inputs; }
 const std::vector<TensorSpec>& Session::outputs() const { return impl_->outputs; }
 
+std::string Session::Metadata(const std::string& key) const {
+  Ort::AllocatorWithDefaultOptions allocator;
+  const auto value =
+      impl_->session.GetModelMetadata().LookupCustomMetadataMapAllocated(key.c_str(), allocator);
+  return value == nullptr ? std::string() : std::string(value.get());
+}
+
 std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
                                  const std::vector<Destination>& destinations,
                                  RunToken* token) const {
