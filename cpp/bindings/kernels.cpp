@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -62,7 +63,8 @@ void BindKernels(py::module_& module) {
   module.def("ragged_attention", &Attention, py::arg("qkv"), py::arg("row_offsets"), py::kw_only(),
              py::arg("num_heads"), py::arg("scale") = 0.0F, py::arg("bias") = py::none(),
              py::arg("simd"));
-  module.def("simd", [] { return Name(DetectSimd()); });
+  // Encoders' profiles are kept by it, and their kernels have nothing above AVX2.
+  module.def("simd", [] { return Name(std::min(DetectSimd(), Simd::kAvx2)); });
   module.def("cpu_model", &CpuModel);
   module.def("machine_class", &MachineClass);
   module.def("measure_fma_rate", &MeasureFmaRate, py::arg("seconds"),

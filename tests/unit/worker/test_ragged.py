@@ -18,7 +18,7 @@ from worker.engine import Session, runtime_info
 from worker.errors import InvalidInput
 
 Floats = NDArray[np.float32]
-LEVELS = ["portable"] + (["avx2"] if runtime_info().simd != "portable" else [])
+LEVELS = ["portable"] + (["avx2"] if runtime_info().simd == "avx2" else [])
 
 
 def offsets_of(lengths: list[int]) -> NDArray[np.int32]:
