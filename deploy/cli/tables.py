@@ -31,11 +31,12 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
         yield _generator_line(generator)
         if generator.lanes:
             yield _lanes(generator)
+            yield _lane_costs(generator)
 
 
 def _table(*left: str) -> Table:
     """Narrow columns without lines: fourteen variants shall fit a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
     for heading in left:
         table.add_column(heading, no_wrap=True)
     return table
@@ -104,30 +105,45 @@ def _generator_line(generator: GeneratorView) -> Text:
 
 
 def _lanes(generator: GeneratorView) -> Table:
-    table = _table("variant", "worker")
-    for heading in (
-        *("quality", "waiting", "reading", "writing", "free blocks", "step ms", "prompt/s"),
-        *("correction", "preempted", "shed", "answered"),
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    """What the workers hold; with what it costs in one table no terminal would be wide enough."""
+    table = _lane_table("waiting", "reading", "writing", "free blocks", "preempted", "shed")
     for lane in generator.lanes:
-        rate = 1e3 / lane.prompt_token_ms if lane.prompt_token_ms else 0.0
         free = lane.free_blocks + lane.evictable_blocks
         table.add_row(
             lane.variant,
             lane.worker,
-            f"{lane.quality:.4f}" if lane.measured else "",
             str(lane.waiting),
             str(lane.prefilling),
             str(lane.decoding),
             f"{free}/{lane.total_blocks}",
+            str(lane.preemptions),
+            str(lane.shed),
+        )
+    return table
+
+
+def _lane_costs(generator: GeneratorView) -> Table:
+    table = _lane_table("quality", "step ms", "prompt/s", "correction", "answered")
+    for lane in generator.lanes:
+        rate = 1e3 / lane.prompt_token_ms if lane.prompt_token_ms else 0.0
+        table.add_row(
+            lane.variant,
+            lane.worker,
+            f"{lane.quality:.4f}" if lane.measured else "",
             f"{lane.step_ms + lane.sequence_ms:.1f}",
             f"{rate:.0f}",
             f"{lane.correction:.2f}",
-            str(lane.preemptions),
-            str(lane.shed),
             str(lane.answered),
         )
+    return table
+
+
+def _lane_table(*right: str) -> Table:
+    table = _table()
+    for heading in ("variant", "worker"):
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 

@@ -13,13 +13,17 @@ from deploy.fleet import FleetStatus, GeneratorView, LaneView, PoolView, Variant
 def shown(
     pools: tuple[PoolView, ...], generators: tuple[GeneratorView, ...], width: int = 120
 ) -> dict[str, str]:
-    """The lines of a status by their first word."""
+    """The lines of a status by their first word; lines that begin alike are joined."""
     status = FleetStatus("cp", "1", "orchid", 1.0, (), pools, 0, 0, 0, 0.0, 0, {}, generators)
     console = Console(width=width, record=True, file=io.StringIO())
     for table in status_tables(status):
         console.print(table)
     lines = console.export_text().splitlines()
-    return {line.split()[0]: line for line in lines if line.split()}
+    found: dict[str, str] = {}
+    for line in lines:
+        if words := line.split():
+            found[words[0]] = f"{found[words[0]]} | {line}" if words[0] in found else line
+    return found
 
 
 def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
@@ -35,8 +39,8 @@ def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
 
 def test_a_generating_model_shows_what_its_workers_hold() -> None:
     lane = LaneView(
-        worker="d1",
-        variant="writer-q4",
+        worker="decode-0",
+        variant="smollm2-135m-int8",
         quality=0.0,
         measured=False,
         open=4,
@@ -52,8 +56,8 @@ def test_a_generating_model_shows_what_its_workers_hold() -> None:
         decoding=3,
         pending_prompt_tokens=90,
         cached_tokens=500,
-        total_blocks=256,
-        free_blocks=100,
+        total_blocks=4096,
+        free_blocks=1200,
         evictable_blocks=20,
         generated_tokens=900,
         prefix_hit_tokens=0,
@@ -62,8 +66,14 @@ def test_a_generating_model_shows_what_its_workers_hold() -> None:
     )
     outcomes = {"answered": 7, "cancelled": 0}
     generator = GeneratorView("writer", "sha256:w", "ready", 4, 1, (lane,), outcomes)
-    rows = shown((), (generator,), 160)
+    rows = shown((), (generator,))
     assert "writer generates on 1 worker(s): ready; open 4; answered 7" in rows["model"]
     assert "taken over from lost workers 1" in rows["model"]
-    cells = " ".join(rows["writer-q4"].split())
-    assert cells == "writer-q4 d1 1 2 3 120/256 9.5 500 1.10 5 6 7"
+    rows = shown((), (generator,), width=80)
+    cells = " ".join(rows["smollm2-135m-int8"].split())
+    name = "smollm2-135m-int8 decode-0"
+    assert cells == f"{name} 1 2 3 1220/4096 5 6 | {name} 9.5 500 1.10 7"
+    headings = " ".join(rows["variant"].split())
+    held = "waiting reading writing free blocks preempted shed"
+    costs = "quality step ms prompt/s correction answered"
+    assert headings == f"variant worker {held} | variant worker {costs}"
