@@ -121,7 +121,7 @@ def _models(repository: Path, verify: bool) -> Iterator[Finding]:
             "models",
             Level.NOTE,
             f"none in {repository}",
-            "orchid models build (or --small) makes the default model",
+            "orchid models build (or --small, or --language-model) makes one",
         )
     for folder in folders:
         name = f"model {folder.name}"
@@ -138,7 +138,9 @@ def _models(repository: Path, verify: bool) -> Iterator[Finding]:
         variants = ", ".join(variant.name for variant in manifest.variants)
         checked = "files hashed" if verify else "files present"
         yield Finding(
-            name, Level.OK, f"{manifest.version}, {variants}; {checked}; {manifest.digest[:19]}"
+            name,
+            Level.OK,
+            f"version {manifest.version}: {variants}; {checked}; {manifest.digest[:19]}",
         )
 
 

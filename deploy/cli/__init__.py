@@ -22,7 +22,8 @@ from deploy.cli.sim import sim
 app = typer.Typer(
     name="orchid",
     help="Serves transformer models on plain CPUs, inside a deadline.",
-    epilog="Start with `orchid doctor`, then `orchid models build`, `orchid up`, `orchid infer`.",
+    epilog="Start with `orchid doctor`, then `orchid models build` (text generation: with "
+    "`--language-model`), `orchid up`, `orchid infer` or `orchid chat`.",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     add_completion=False,

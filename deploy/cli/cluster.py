@@ -39,7 +39,7 @@ def up(
         ),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
+        str | None, typer.Option(help="price, or one to compare with; see docs/operations.md.")
     ] = None,
     config: ConfigOption = None,
     repository: Annotated[
@@ -112,7 +112,7 @@ def up(
     if not served.all:
         fail(
             f"no models in {settings.repository}",
-            "orchid models build (or --small) makes the default model",
+            "orchid models build (or --small, or --language-model) makes one",
         )
     spec = ClusterSpec(
         workers=budget.encoders,

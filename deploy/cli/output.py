@@ -28,7 +28,8 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         envvar="ORCHID_CONFIG",
-        help="YAML file with sections `controlplane:` and `worker:`; see deploy/orchid.yaml.",
+        help="YAML file with sections `controlplane:`, `worker:` and `decode:`; "
+        "see deploy/orchid.yaml.",
         exists=True,
         dir_okay=False,
     ),

@@ -18,7 +18,7 @@ def controlplane(
         str | None, typer.Option(help="host:port to serve OpenAI's API on. Default: nowhere.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="orchid, or one to compare with; see docs/operations.md.")
+        str | None, typer.Option(help="price, or one to compare with; see docs/operations.md.")
     ] = None,
 ) -> None:
     """Run a control plane in the foreground.
