@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -28,6 +29,8 @@ from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
 from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
 from controlplane.policy.records import Provenance, RequestClass
+
+_log = logging.getLogger(__name__)
 
 _MS = 1_000_000
 _BACK_MS = 1000
@@ -180,6 +183,12 @@ class Generation:
                 self._elsewhere(refused)
             except (WorkerFault, NotFound) as fault:
                 self.progress.lost += 1
+                _log.warning(
+                    "generation %d failed after %d tokens: %s",
+                    self.plan.id,
+                    self.progress.tokens,
+                    fault,
+                )
                 self._elsewhere(fault)
 
     def _elsewhere(self, error: ControlPlaneError) -> None:

@@ -12,9 +12,13 @@ from collections.abc import Generator
 import uvicorn
 from starlette.types import ASGIApp
 
+from controlplane.http.protocol import BoundedHeads
+
 # Idle connections of clients with a pool live longer than those clients keep them.
 _KEEP_ALIVE_S = 65
 _BACKLOG = 1024
+# A connection whose caller takes nothing of what was sent is ended after so long.
+_UNREAD_MS = 120_000
 
 
 class HttpServer:
@@ -27,7 +31,7 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=BoundedHeads,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -86,7 +90,11 @@ def _bound(listen: str) -> socket.socket:
     host = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
+        bound = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(f"cannot listen for HTTP on {listen}: {reason}") from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Connections inherit it.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+    return bound

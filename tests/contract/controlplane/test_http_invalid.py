@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
 from controlplane.config import ControlPlaneConfig
+from controlplane.http.protocol import MOST_HEAD_BYTES
 from tests.contract.controlplane.http_door import error_of, raw_post, web_door
 
 SECRET = "the caller's own words"
@@ -129,3 +132,18 @@ async def test_a_body_that_never_comes_is_given_up() -> None:
         head = await connection.reader.readuntil(b"\r\n")
         assert head.startswith(b"HTTP/1.1 408")
         connection.cut()
+
+
+async def test_a_head_that_never_ends_is_refused() -> None:
+    async with web_door() as door:
+        host, _, port = door.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /health HTTP/1.1\r\nx-filler: " + b"x" * (4 * MOST_HEAD_BYTES))
+        told = b"HTTP/1.1 400"
+        # What was still on its way when the connection closed may reset it before it is read.
+        with contextlib.suppress(ConnectionError):
+            told = await reader.read()
+        assert told.startswith(b"HTTP/1.1 400")
+        writer.close()
+        # A body is no head, however large and in how many pieces.
+        assert (await door.post("/v1/embeddings", embeddings(x="y" * 200_000))).status_code == 200
