@@ -12,7 +12,7 @@ from worker.scheduling.cost import StepCost, StepLoad
 
 _FIRST_TOKEN_NS = 500_000_000
 _TOKEN_NS = 50_000_000
-_FIRST_TOKEN_FACTOR = 4.2
+_FIRST_TOKEN_FACTOR = 2.0
 _TOKEN_FACTOR = 2.0
 
 
@@ -45,9 +45,9 @@ class TokenTargets:
 def targets_for(cost: StepCost, sizes: GenerationSizes, width: int = 8) -> TokenTargets:
     """500 ms and 50 ms, unless the machine cannot.
 
-    Where these were set, they are 4.2 times the longest prompt alone, and 2 times the mean gap
-    of `width` sequences that are replaced as they end: step(width) + token * width * mean
-    prompt / mean answer. A machine on which those multiples are longer has them as targets.
+    It cannot where twice the longest prompt alone takes longer, or twice the mean gap of
+    `width` sequences that are replaced as they end: step(width) + token * width * mean prompt /
+    mean answer. Those are its targets then.
     """
     longest = StepLoad(sizes.prompt[1], 0, 0)
     alone = cost.prefill_ns(longest) + cost.decode_ns(longest)

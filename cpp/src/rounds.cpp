@@ -6,7 +6,7 @@
 #include <utility>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <xmmintrin.h>
 #endif
 
 namespace orchid {

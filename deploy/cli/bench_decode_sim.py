@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.sim.decode_sweep import DecodePoint, DecodeScale
 
 _EVERY_POLICY = "slo,serial,never-evict,preempt,limit-8,limit-8+shed,limit-16,limit-16+shed"
-_MEASURED = "6600,1520,1150,1.9"
+_MEASURED = "3400,535,600,1.2"
 
 
 def decode_sim(

@@ -87,8 +87,9 @@ def test_an_idle_machine_keeps_every_target() -> None:
 def test_targets_grow_where_the_machine_cannot() -> None:
     fast = StepCost(1000.0, 100.0, 200.0, 0.5)
     assert targets_for(fast, GenerationSizes()) == TokenTargets(500_000_000, 50_000_000)
-    slow = targets_for(MEASURED, GenerationSizes())
-    assert slow.first_token_ns > 4 * 448 * 1_520_000
+    assert targets_for(MEASURED, GenerationSizes()) == TokenTargets(500_000_000, 50_000_000)
+    slow = targets_for(StepCost(6600.0, 1520.0, 1150.0, 1.9), GenerationSizes())
+    assert slow.first_token_ns > 2 * 448 * 1_520_000
     assert slow.token_ns > 50_000_000
     with pytest.raises(ValueError, match="got 5 to 4"):
         GenerationSizes(prompt=(5, 4))

@@ -19,14 +19,13 @@ _LEAST_SHARE = 0.2
 _LEAST_WIDTH = 4
 
 
-def latest_start_ns(sequence: DecodeSequence, token_ns: float) -> float:
-    """When its prompt must start, with nothing beside it, to make its target; inf without one.
+def due_ns(sequence: DecodeSequence) -> float:
+    """When its next token is due by its targets; inf without one.
 
-    It does not move while the prompt is computed: prompts that have begun keep their place. A
-    sequence that has its first token is due for the next one by its token target.
+    The first token by the first token's target, others by the pace of the token target.
     """
     due = next_due_ns(sequence, 1.0) if sequence.generated else float(sequence.first_due_ns)
-    return due - token_ns * sequence.whole if due else math.inf
+    return due or math.inf
 
 
 def slack_ns(sequence: DecodeSequence, now_ns: int, token_ns: float) -> float:
@@ -40,16 +39,15 @@ def queue_order(
     policy: SchedulingPolicy,
     *,
     pass_limit: int,
-    token_ns: float,
 ) -> list[DecodeSequence]:
-    """Who is admitted first: by slack or by arrival; newcomers before those that gave way to one.
+    """Who is admitted first: by due time or arrival; newcomers before those that gave way to one.
 
     What was passed over `pass_limit` times comes before all others, in the order of arrival.
     """
     often = [s for s in waiting if s.passed_over >= pass_limit]
     rest = [s for s in waiting if s.passed_over < pass_limit]
-    if policy.by_slack:
-        rest.sort(key=lambda s: (latest_start_ns(s, token_ns), s.order))
+    if policy.by_due:
+        rest.sort(key=lambda s: (due_ns(s), s.order))
     else:
         rest.sort(key=lambda s: (policy.evict and s.state == State.PREEMPTED, s.order))
     return sorted(often, key=lambda s: s.order) + rest

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from worker.scheduling.admission import expected_more, fits_token_targets, latest_start_ns
+from collections.abc import Mapping
+
+from worker.scheduling.admission import due_ns, expected_more, fits_token_targets
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State
@@ -13,7 +15,7 @@ from worker.scheduling.sequences import DecodeSequence
 _JOINING = 0.5
 # Room to spare, in its own prompt's time: errors grow with what is computed, and where there is
 # little room for whatever comes next, a long prompt takes the place of several short ones.
-_MARGIN = 0.5
+_MARGIN = 0.25
 
 
 def late_ns(
@@ -22,13 +24,15 @@ def late_ns(
     cost: CorrectedCost,
     start_ns: int,
     *,
+    under_way: Mapping[int, int],
     headroom: float,
     ratio: float,
 ) -> float:
     """How late the newcomer's first token would be, or one that it would make late.
 
-    Prompts are computed from `start_ns` on in the order of their latest starts, in the time
-    that those who decode leave them; half of the newcomer's own time is kept to spare. Negative
+    Prompts are computed from `start_ns` on, when the step that runs has computed as many tokens
+    of each sequence as `under_way` says, in the order in which they are due and in the time that
+    those who decode leave them; a quarter of the newcomer's own time is kept to spare. Negative
     when all are in time; those who are late without the newcomer do not count.
     """
     beat = beat_of(homes.residents(), cost, headroom, ratio, start_ns)
@@ -39,8 +43,8 @@ def late_ns(
     reached = False
     queue = [s for s in homes.residents() if s.state == State.PREFILLING]
     queue += [*homes.waiting.values(), newcomer]
-    for sequence in sorted(queue, key=lambda s: (latest_start_ns(s, cost.token_ns), s.order)):
-        tokens += sequence.debt
+    for sequence in sorted(queue, key=lambda s: (due_ns(s), s.order)):
+        tokens += sequence.debt - under_way.get(sequence.sequence_id, 0)
         if sequence is newcomer:
             reached = True
         joined = joining

@@ -23,7 +23,7 @@ class SchedulingPolicy:
     - `mixed`: prompts and decoding share steps; else a chunk of one prompt and a step of
       decoding take turns.
     - `reserve`: blocks for the whole possible length are taken at admission.
-    - `by_slack`: least slack to the first token's target first; else first come, first served.
+    - `by_due`: earliest due first token first; else first come, first served.
     - `by_targets`: admission, the door and the size of chunks keep the targets.
     - `shed`: what can no longer make its first token's target is ended.
     - `evict`: a newcomer without room may preempt.
@@ -36,13 +36,13 @@ class SchedulingPolicy:
     arena_sequences: int = 0
     mixed: bool = False
     reserve: bool = True
-    by_slack: bool = False
+    by_due: bool = False
     by_targets: bool = False
     shed: bool = False
     evict: bool = False
 
 
-SLO = SchedulingPolicy("slo", mixed=True, reserve=False, by_slack=True, by_targets=True, shed=True)
+SLO = SchedulingPolicy("slo", mixed=True, reserve=False, by_due=True, by_targets=True, shed=True)
 SERIAL = SchedulingPolicy("serial", residents=1, width=1, chunk_tokens=256)
 NEVER_EVICT = SchedulingPolicy("never-evict", width=8, chunk_tokens=256)
 PREEMPT = SchedulingPolicy("preempt", width=8, chunk_tokens=256, arena_sequences=4, evict=True)

@@ -165,7 +165,7 @@ class SchedulingSettings:
     blocks: int
     context: int
     max_waiting: int = 256
-    chunk_tokens: int = 128
+    chunk_tokens: int = 256
     width: int = 64
     sequence_tokens: int = 0
     headroom: float = 0.95

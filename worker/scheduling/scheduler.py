@@ -260,13 +260,16 @@ class DecodeScheduler:
         """Refuses a newcomer whose first token would be late."""
         running = self._running
         start_ns = now_ns
+        under_way: dict[int, int] = {}
         if running is not None:
             start_ns = max(now_ns, self._running_since_ns + running.predicted_ns)
+            under_way = {part.sequence_id: len(part.tokens) for part in running.parts}
         late = late_ns(
             newcomer,
             self._homes,
             self.cost,
             start_ns,
+            under_way=under_way,
             headroom=self.settings.headroom,
             ratio=self._ratio,
         )
@@ -318,7 +321,6 @@ class DecodeScheduler:
             list(self._homes.waiting.values()),
             self.policy,
             pass_limit=self.settings.pass_limit,
-            token_ns=self.cost.token_ns,
         )
         for sequence in queue:
             if self._homes.follows(sequence):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.scheduling.admission import latest_start_ns
+from worker.scheduling.admission import due_ns
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State, StepPart
@@ -55,7 +55,7 @@ def mix(
         return shares
     beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
     budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
-    prefilling.sort(key=lambda s: (latest_start_ns(s, cost.token_ns), s.order))
+    prefilling.sort(key=lambda s: (due_ns(s), s.order))
     anchor = max(prefilling, key=lambda s: (s.idle_steps, -s.order))
     if anchor.idle_steps >= limits.pass_limit:
         prefilling.remove(anchor)

@@ -28,11 +28,13 @@ def test_onnx_runtime_is_included_in_one_place() -> None:
 def test_wide_instructions_stay_in_their_own_units() -> None:
     assert sources(r"#include <immintrin.h>") == {
         "src/avx2_math.h",
+        "src/avx512_math.h",
         "src/fma_rate_avx2.cpp",
         "src/fma_rate_avx512.cpp",
     }
-    users = sources(r"#include \"(.*/)?avx2_math.h\"")
-    assert users and all(user.endswith("_avx2.cpp") for user in users)
+    for width in ("avx2", "avx512"):
+        users = sources(rf"#include \"(.*/)?{width}_math.h\"")
+        assert users and all(user.endswith(f"_{width}.cpp") for user in users)
 
 
 def test_python_is_known_to_the_bindings_only() -> None:
