@@ -50,8 +50,8 @@ def test_orchid_is_ahead_of_every_adaptive_policy_under_bursts(load: float) -> N
     for policy in ("accurate", "published-accurate", "published-adaptive", "early"):
         assert ours > accurate_goodput(played(policy, load, "mmpp")), policy
     # Where a point of accuracy is all that it gives up, always-cheap starts every burst with
-    # an empty house and is slightly ahead.
-    assert ours > accurate_goodput(played("cheap", load, "mmpp")) - 0.006
+    # an empty house and is slightly ahead; the door's margin costs some of a burst besides.
+    assert ours > accurate_goodput(played("cheap", load, "mmpp")) - 0.008
 
 
 def test_published_accurate_collapses_near_capacity() -> None:
