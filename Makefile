@@ -33,8 +33,9 @@ $(COMPILED): $(READY) $(SOURCES)
 	test "$(ORCHID_COMPILED)" = 0 || $(BIN)/python -m deploy.compiled.build
 	touch $@
 
-demo: $(COMPILED) ## build the models, start a cluster, play traffic, print the table
+demo: $(COMPILED) ## build the models, play traffic on a cluster, print a table, stream an answer
 	$(BIN)/orchid models build
+	$(BIN)/orchid models build --language-model
 	$(BIN)/orchid demo
 
 test: $(COMPILED) $(TRITON_VENV)/.ready ## all tests; needs no large download

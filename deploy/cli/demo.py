@@ -36,7 +36,8 @@ def demo(
 
     Starts a control plane and workers, measures what the most accurate variant can do
     through the full path, then sends Poisson traffic at 0.4, 0.8, 1.2 and 2 times that,
-    for each policy. Prints a table and writes it as JSON and PNG.
+    for each policy. Prints a table and writes it as JSON and PNG. At the end a language
+    model of the repository, if there is one, streams an answer.
     """
     from rich.console import Console
 
@@ -46,9 +47,11 @@ def demo(
     from bench.report import write_report
     from bench.sweep import SweepSettings, sweep_seconds
     from bench.workloads import WorkloadError, workload_for
+    from deploy.cli.demo_generation import stream_one
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
     from deploy.fleet import FleetError
+    from deploy.generation import GenerationError
     from deploy.state import AlreadyRunningError
     from worker.cpu_plan import read_cpu_plan
 
@@ -59,7 +62,8 @@ def demo(
     )
     try:
         workload = workload_for(root, model)
-        spec = demo_spec(out / "cluster", workers or read_cpu_plan().cores, root, model)
+        cores = read_cpu_plan().cores
+        spec = demo_spec(out / "cluster", workers or cores, root, model)
         with bench_progress(console, sweep_seconds(settings)) as (notify, on_start):
             run = run_demo(spec, settings, workload, notify=notify, on_start=on_start)
     except WorkloadError as error:
@@ -71,6 +75,12 @@ def demo(
     plot_sweep(report, out / "demo.png")
     _print(console, run)
     console.print(f"written: {out / 'demo.json'}, {out / 'demo.png'}")
+    try:
+        stream_one(console, root, out / "generation", cores)
+    except GenerationError as error:
+        fail(f"{error.code}: {error}")
+    except (ClusterError, AlreadyRunningError) as error:
+        fail(str(error))
 
 
 def _print(console: Console, run: DemoRun) -> None:
