@@ -22,6 +22,7 @@ from bench.generation.plan import (
     prompt_ids,
 )
 from bench.generation.record import CUT, OK, GenerationRecord, save_generations
+from bench.load.waiting import sleep_until
 from protos.orchid.v1 import common_pb2, inference_pb2, worker_pb2
 
 _CONNECT_S = 30
@@ -55,15 +56,15 @@ class GenerationRun:
             gc.collect()
             gc.freeze()
             self._start_ns = await asyncio.to_thread(start_at_ns)
-            await self._until(0)
+            await sleep_until(0, self._now)
             if plan.in_flight:
                 tasks = {asyncio.create_task(self._in_turn(method)) for _ in range(plan.in_flight)}
             else:
                 tasks = set()
                 for row, due in enumerate(self._due):
-                    await self._until(due)
+                    await sleep_until(due, self._now)
                     tasks.add(asyncio.create_task(self._generate(method, row, due)))
-            await self._until(self._span_ns)
+            await sleep_until(self._span_ns, self._now)
             if tasks:
                 _, late = await asyncio.wait(tasks, timeout=plan.drain_s)
                 for task in late:
@@ -77,13 +78,6 @@ class GenerationRun:
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._start_ns
-
-    async def _until(self, due_ns: int) -> None:
-        while True:
-            wait_ns = due_ns - self._now()
-            if wait_ns <= 0:
-                return
-            await asyncio.sleep(-(-wait_ns // 1_000_000) / 1e3)
 
     async def _in_turn(self, method: Any) -> None:
         while (now := self._now()) < self._span_ns:

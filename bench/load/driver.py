@@ -29,6 +29,7 @@ from bench.load.endings import ending_of_failure
 from bench.load.plan import LoadPlan, Tenant, Workload
 from bench.load.record import CANCELLED_BY_DRIVER, OK, Records, save_records
 from bench.load.schedule import Schedule, load_schedule
+from bench.load.waiting import sleep_until
 from bench.sim.result import Ending
 
 _CHANNEL_OPTIONS = (
@@ -81,7 +82,7 @@ class Run:
             gc.collect()
             gc.freeze()
             self._start_ns = await asyncio.to_thread(start_at_ns)
-            await self._until(0)
+            await sleep_until(0, self._now)
             window = asyncio.create_task(self._measure_window())
             if self.plan.stream:
                 await self._run_stream(channel)
@@ -95,18 +96,10 @@ class Run:
     def _now(self) -> int:
         return time.monotonic_ns() - self._start_ns
 
-    async def _until(self, due_ns: int) -> None:
-        """Sleeps until a due time, in whole milliseconds: finer waits would spin the loop."""
-        while True:
-            wait_ns = due_ns - self._now()
-            if wait_ns <= 0:
-                return
-            await asyncio.sleep(-(-wait_ns // 1_000_000) / 1e3)
-
     async def _measure_window(self) -> None:
-        await self._until(self._warmup_ns)
+        await sleep_until(self._warmup_ns, self._now)
         before, own = cpu.sample(self.plan.watch), time.process_time()
-        await self._until(self._span_ns)
+        await sleep_until(self._span_ns, self._now)
         self._cpu_s = cpu.difference(before, cpu.sample(self.plan.watch))
         self._cpu_s["driver"] = time.process_time() - own
 
@@ -125,11 +118,11 @@ class Run:
         running: set[asyncio.Task[None]] = set()
         for row, due in enumerate(self._due):
             if due > self._now():
-                await self._until(due)
+                await sleep_until(due, self._now)
             task = asyncio.create_task(self._call(method, row))
             running.add(task)
             task.add_done_callback(running.discard)
-        await self._until(self._span_ns)
+        await sleep_until(self._span_ns, self._now)
         if running:
             _, late = await asyncio.wait(running, timeout=self._drain_s())
             for task in late:
@@ -201,9 +194,9 @@ class Run:
             else:
                 for row, due in enumerate(self._due):
                     if due > self._now():
-                        await self._until(due)
+                        await sleep_until(due, self._now)
                     await self._write(call, row)
-                await self._until(self._span_ns)
+                await sleep_until(self._span_ns, self._now)
             await call.done_writing()
             await asyncio.wait_for(reader, self._drain_s())
         except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
