@@ -21,10 +21,12 @@ from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready, loading
 from deploy.restart import next_delay
 from deploy.services import ServedModels, served_models, worker_config
-from deploy.state import ClusterRecord, StateDirectory, WorkerRecord, own_start
+from deploy.state import ClusterRecord, RollRecord, StateDirectory, WorkerRecord, own_start
 
 _POLL_S = 0.05
 _CONFIG_FAULT = 2
+# After its drain a worker ends its streams and threads.
+_FAREWELL_S = 3.0
 
 
 __all__ = ["ClusterError", "ClusterSpec", "LocalCluster"]
@@ -59,6 +61,7 @@ class LocalCluster:
         self._http_address = ""
         self._policy = spec.policy
         self._phase = ("starting", "")
+        self._roll = RollRecord()
         self._models = ServedModels(frozenset(), frozenset())
         # Those that configuration names, of both classes; empty: all of the repository.
         self._named: tuple[str, ...] = ()
@@ -162,6 +165,13 @@ class LocalCluster:
                 on_progress(readiness)
             time.sleep(_POLL_S)
 
+    def wait_serving(self, timeout_s: float, look: Callable[[], None]) -> None:
+        """Waits until every worker serves every model that can be loaded; `failed` has the others.
+
+        `look` is called meanwhile and may raise. Raises ClusterError as `wait_ready`.
+        """
+        self.wait_ready(timeout_s=timeout_s, on_progress=lambda _: look(), partial=True)
+
     def _is_ready(self, status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
         return is_ready(
             status,
@@ -259,10 +269,14 @@ class LocalCluster:
         self._record()
 
     def remove_worker(self, name: str) -> None:
-        """Stops one worker for good."""
+        """Drains one worker, for as long as its settings allow, and ends it for good."""
+        env = {**os.environ, **self.spec.env}
         with self._lock:
-            member = self._members.pop(name)
-        member.child.stop(self.spec.stop_timeout_s)
+            member = self._members[name]
+            settings = worker_config(self.spec.config, env, member.spec.overrides)
+            del self._members[name]
+        drain_s = settings.drain_timeout_ms / 1e3 + _FAREWELL_S
+        member.child.stop(max(self.spec.stop_timeout_s, drain_s))
         self._record()
 
     def kill_worker(self, name: str) -> None:
@@ -286,6 +300,14 @@ class LocalCluster:
             member.child.stop(self.spec.stop_timeout_s)
             member.child = Child(member.spec)
         self._record()
+
+    def worker_address(self, name: str) -> str:
+        """Where a worker listens; raises ClusterError while it does not."""
+        with self._lock:
+            address = self._members[name].child.address
+        if address is None:
+            raise ClusterError(f"{name} does not listen yet")
+        return address
 
     def pid(self, name: str) -> int:
         """Process id of "controlplane" or a worker."""
@@ -357,6 +379,12 @@ class LocalCluster:
         """Leaves word in the state directory why the cluster will not become ready."""
         self._enter("failed", message)
 
+    def note_roll(self, roll: RollRecord) -> None:
+        """Leaves word in the state directory how far a roll of the workers is."""
+        if self._roll != roll:
+            self._roll = roll
+            self._record()
+
     def _record(self) -> None:
         with self._lock:
             workers = tuple(
@@ -376,6 +404,7 @@ class LocalCluster:
                     policy=self._policy or "",
                     workers=workers,
                     http=self._http_address,
+                    roll=self._roll,
                 )
             )
 

@@ -204,6 +204,21 @@ def fetch_progress(address: str, timeout_s: float = 5.0) -> tuple[ModelProgress,
     )
 
 
+def drain_worker(address: str, *, timeout_s: float, leave: bool = False) -> tuple[int, int]:
+    """Has a worker refuse new work and finish what it has, for so long at most.
+
+    `leave` ends its process then. Returns how many items it finished and how many it gave up;
+    raises FleetError.
+    """
+    request = worker_pb2.DrainRequest(timeout_ms=int(timeout_s * 1e3), exit=leave)
+    with grpc.insecure_channel(address) as channel:
+        try:
+            report = worker_pb2_grpc.WorkerStub(channel).Drain(request, timeout=timeout_s + 5.0)
+        except grpc.RpcError as error:
+            raise FleetError(f"{address}: {_text(error)}") from None
+    return report.finished_items, report.abandoned_items
+
+
 def load_model(address: str, name: str) -> None:
     """Loads a model on every worker that has it and waits until it is ready; raises FleetError."""
     with grpc.insecure_channel(address) as channel:

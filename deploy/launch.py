@@ -14,13 +14,24 @@ from pathlib import Path
 import psutil
 
 from deploy.cluster import ClusterError, LocalCluster
+from deploy.config import ConfigError
 from deploy.fleet import FleetStatus
 from deploy.readiness import Readiness
-from deploy.state import ClusterRecord, StateDirectory, already_running, launcher, unusable
+from deploy.roll import RollStep, roll_workers
+from deploy.state import (
+    ClusterRecord,
+    RollRecord,
+    StateDirectory,
+    already_running,
+    launcher,
+    unusable,
+)
 
 _POLL_S = 0.1
 _STOP_S = 20.0
 _LAUNCHER_S = 20.0
+# Asks a launcher to replace its workers; a hang-up of the terminal must not.
+ROLL_SIGNAL = signal.SIGUSR1
 
 
 def run_until_signalled(
@@ -32,15 +43,20 @@ def run_until_signalled(
 ) -> None:
     """Starts the cluster and keeps it until SIGINT or SIGTERM; always stops what it started.
 
+    ROLL_SIGNAL has it replace every worker.
+
     It is ready once every model is ready or has failed, and one serves; `cluster.failed` then
     names the others. Raises ClusterError when it does not become ready; the state directory
     then says so.
     """
-    told = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: told.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    told, woken = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        told.set()
+        woken.set()
+
+    handlers = {signal.SIGINT: end, signal.SIGTERM: end, ROLL_SIGNAL: lambda *_: woken.set()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
 
     def watched(progress: Readiness) -> None:
         if told.is_set():
@@ -53,7 +69,13 @@ def run_until_signalled(
             on_ready(
                 cluster.wait_ready(timeout_s=ready_timeout_s, on_progress=watched, partial=True)
             )
-            told.wait()
+            woken.clear()
+            rolls = 0
+            while not told.is_set():
+                if woken.wait() and not told.is_set():
+                    woken.clear()
+                    rolls += 1
+                    _roll(cluster, rolls, ready_timeout_s, told)
         except ClusterError as error:
             cluster.fail(str(error))
             raise
@@ -62,6 +84,22 @@ def run_until_signalled(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _roll(cluster: LocalCluster, number: int, timeout_s: float, told: threading.Event) -> None:
+    """Replaces every worker; how it went is in the state directory, what serves goes on."""
+
+    def on_step(step: RollStep) -> None:
+        if told.is_set():
+            raise ClusterError("told to stop while workers were replaced")
+        cluster.note_roll(RollRecord(number, "rolling", str(step)))
+
+    try:
+        roll_workers(cluster, timeout_s=timeout_s, on_step=on_step)
+    except (ClusterError, ConfigError, OSError) as error:
+        cluster.note_roll(RollRecord(number, "failed", str(error)))
+    else:
+        cluster.note_roll(RollRecord(number, "done"))
 
 
 def start_detached(
@@ -144,3 +182,38 @@ def stop_running(directory: Path, *, timeout_s: float = _STOP_S) -> ClusterRecor
         process.kill()
         process.wait(timeout_s)
     return record
+
+
+def roll_running(
+    directory: Path, *, timeout_s: float, on_progress: Callable[[str], None] = lambda text: None
+) -> RollRecord:
+    """Has the launcher of a state directory replace its workers; returns how that went.
+
+    Raises ClusterError when no cluster is ready there, when a roll is under way already, and when
+    the launcher ends or says nothing new within `timeout_s`.
+    """
+    state = StateDirectory(directory)
+    record = state.read()
+    process = launcher(record) if record is not None else None
+    if record is None or process is None:
+        raise ClusterError(f"no cluster runs from {directory}")
+    if record.phase != "ready":
+        raise ClusterError(f"the cluster is not ready: {record.phase} {record.message}".strip())
+    if record.roll.phase == "rolling":
+        raise ClusterError(f"its workers are being replaced: {record.roll.message}")
+    before, said = record.roll.number, ""
+    process.send_signal(ROLL_SIGNAL)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        record = state.read()
+        if record is None:
+            raise ClusterError("the cluster ended while its workers were replaced")
+        roll = record.roll
+        if roll.number > before and roll.phase in ("done", "failed"):
+            return roll
+        if roll.number > before and roll.message != said:
+            said = roll.message
+            on_progress(said)
+            deadline = time.monotonic() + timeout_s
+        time.sleep(_POLL_S)
+    raise ClusterError(f"no end after {timeout_s:.0f} s: {said or 'the launcher does not answer'}")

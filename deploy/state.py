@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +33,18 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RollRecord:
+    """The last roll of the workers: `number` counts them from 1, 0 is none so far.
+
+    `phase` is "rolling", "done" or "failed", `message` how far it is or why it failed.
+    """
+
+    number: int = 0
+    phase: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterRecord:
     """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
 
@@ -48,6 +60,7 @@ class ClusterRecord:
     policy: str
     workers: tuple[WorkerRecord, ...]
     http: str = ""
+    roll: RollRecord = field(default_factory=RollRecord)
 
 
 class StateDirectory:
@@ -94,9 +107,9 @@ class StateDirectory:
             data = json.loads(self._record.read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        record = ClusterRecord(
-            **{**data, "workers": tuple(WorkerRecord(**entry) for entry in data["workers"])}
-        )
+        data["workers"] = tuple(WorkerRecord(**entry) for entry in data["workers"])
+        data["roll"] = RollRecord(**data.get("roll", {}))
+        record = ClusterRecord(**data)
         return record if launcher(record) is not None else None
 
 

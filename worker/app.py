@@ -147,6 +147,7 @@ class WorkerApp:
             report_interval_s=self._config.report_interval_ms / 1e3,
             generator=self._means.generator,
             max_message_bytes=self._config.max_message_bytes,
+            welcomed=self.service.servicer.welcomed,
         )
 
     def _models(self) -> list[common_pb2.ModelDescription]:

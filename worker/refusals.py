@@ -21,6 +21,10 @@ class Unavailable(WorkerError):
     """Not now: the worker is full, drains, or the model is not ready."""
 
 
+class OtherControlPlane(WorkerError):
+    """The caller is a control plane that the worker does not belong to; the text names both."""
+
+
 class Exhausted(WorkerError):
     """Not now: no place is free, or the first token would be late.
 

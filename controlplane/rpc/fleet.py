@@ -149,6 +149,7 @@ class FleetServicer:
         session = self._registry.join(identity, self._now_ns())
         client = WorkerClient(
             identity.address,
+            controlplane_id=self._status.controlplane_id,
             now_ns=self._now_ns,
             max_message_bytes=self._config.max_message_bytes,
         )

@@ -22,6 +22,7 @@ from controlplane.rpc.wire import (
     write_batch,
 )
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
+from protos.attachment import CONTROLPLANE_KEY
 from protos.codec import LARGE_BYTES, Part, encode
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
 
@@ -51,8 +52,16 @@ class WorkerClient:
     its way, leave together in the next message.
     """
 
-    def __init__(self, address: str, *, now_ns: Callable[[], int], max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        controlplane_id: str,
+        now_ns: Callable[[], int],
+        max_message_bytes: int,
+    ) -> None:
         self._address = address
+        self._metadata = ((CONTROLPLANE_KEY, controlplane_id),)
         self._now_ns = now_ns
         self._max_payload = max_message_bytes - _OVERHEAD_BYTES
         self._channel = grpc.aio.insecure_channel(
@@ -108,7 +117,7 @@ class WorkerClient:
         for each result in it. Returns when the worker ends the stream, raises
         grpc.aio.AioRpcError when it breaks.
         """
-        stream: Stream = self._execute()
+        stream: Stream = self._execute(metadata=self._metadata)
         self._refused = completed
         writer = asyncio.create_task(self._write(stream))
         try:
@@ -135,7 +144,9 @@ class WorkerClient:
         """Start a generation; the call ends by itself when nobody waits for it any more."""
         now = self._now_ns()
         call = self._stub.Generate(
-            write_order(order, now), timeout=max(0.001, (order.gone_ns - now) / 1e9)
+            write_order(order, now),
+            timeout=max(0.001, (order.gone_ns - now) / 1e9),
+            metadata=self._metadata,
         )
         return WorkerGeneration(call, self._address)
 

@@ -9,7 +9,7 @@ import typer
 from deploy.cli import models
 from deploy.cli.bench import app as bench_app
 from deploy.cli.chat import chat
-from deploy.cli.cluster import down, status, up
+from deploy.cli.cluster import down, roll, status, up
 from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
 from deploy.cli.generate import generate
@@ -17,6 +17,7 @@ from deploy.cli.infer import infer
 from deploy.cli.plan import plan
 from deploy.cli.processes import controlplane, worker
 from deploy.cli.profile import profile
+from deploy.cli.ready import ready
 from deploy.cli.sim import sim
 
 app = typer.Typer(
@@ -48,6 +49,8 @@ def _root(
 app.command("doctor")(doctor)
 app.command("up")(up)
 app.command("down")(down)
+app.command("roll")(roll)
+app.command("ready")(ready)
 app.command("status")(status)
 app.command("infer")(infer)
 app.command("generate")(generate)

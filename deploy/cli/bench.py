@@ -11,6 +11,7 @@ from deploy.cli.bench_decode import decode
 from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_generation import generation
 from deploy.cli.bench_load import load
+from deploy.cli.bench_operate import operate
 from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
 from deploy.cli.output import JsonOption, fail
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command()(load)
 app.command()(sweep)
 app.command()(scenario)
+app.command()(operate)
 app.command()(decode)
 app.command()(generation)
 app.command()(decode_sim)

@@ -218,6 +218,33 @@ def down(state: StateOption = DEFAULT_STATE) -> None:
         typer.echo(f"stopped the control plane and {len(record.workers)} worker(s)")
 
 
+def roll(
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that one replacement may take to be ready.")
+    ] = 300.0,
+    state: StateOption = DEFAULT_STATE,
+) -> None:
+    """Replace every worker of the local cluster, one after the other, under traffic.
+
+    Each is drained only once its replacement serves every model, so nothing is lost; for that time
+    there is one worker more. Models that changed on disk are what the new workers load.
+    """
+    from rich.console import Console
+
+    from deploy.cluster import ClusterError
+    from deploy.launch import roll_running
+
+    console = Console()
+    try:
+        with console.status("replacing workers") as spinner:
+            ended = roll_running(state, timeout_s=timeout, on_progress=spinner.update)
+    except ClusterError as error:
+        fail(str(error))
+    if ended.phase == "failed":
+        fail(ended.message, "those that were not replaced go on; logs are in the state directory")
+    console.print("every worker is replaced")
+
+
 def status(
     address: AddressOption = "",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,

@@ -53,12 +53,22 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
 
         second = orchid("up", "--workers", "1", "--repository", str(repository), cwd=tmp_path)
         assert second.returncode == 1 and "orchid down" in second.stderr
+
+        assert orchid("ready", record.address, "--service", "tiny", cwd=tmp_path).returncode == 0
+        rolled = orchid("roll", cwd=tmp_path)
+        assert rolled.returncode == 0 and "every worker is replaced" in rolled.stdout
+        record = StateDirectory(tmp_path / ".orchid").read()
+        assert record is not None and (record.roll.number, record.roll.phase) == (1, "done")
+        assert [worker.name for worker in record.workers] == ["worker-1"]
     finally:
         down = orchid("down", cwd=tmp_path)
     assert down.returncode == 0 and "1 worker" in down.stdout
     assert not psutil.pid_exists(record.controlplane_pid)
     assert not any(psutil.pid_exists(worker.pid) for worker in record.workers)
     assert "nothing runs" in orchid("down", cwd=tmp_path).stdout
+    assert "no cluster runs" in orchid("roll", cwd=tmp_path).stderr
+    gone = orchid("ready", record.address, cwd=tmp_path)
+    assert gone.returncode == 1 and "is not ready: UNAVAILABLE" in gone.stderr
 
 
 def test_up_returns_though_a_model_is_broken_and_says_so(tmp_path: Path, repository: Path) -> None:

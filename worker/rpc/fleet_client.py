@@ -12,6 +12,7 @@ import numpy as np
 
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
 from worker.changes import Changes
+from worker.rpc.attachment import addresses_behind
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class FleetClient:
     """Keeps one Register stream to the control plane; it never gives up.
 
     `load` and `models` describe the worker at the moment they are called; `changes` counts
-    the changes of the models.
+    the changes of the models. `welcomed` is told the id of the control plane that took it in.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FleetClient:
         report_interval_s: float,
         generator: np.random.Generator,
         max_message_bytes: int,
+        welcomed: Callable[[str], None] = lambda controlplane_id: None,
         backoff: Backoff | None = None,
     ) -> None:
         self._controlplane = controlplane
@@ -58,6 +60,7 @@ class FleetClient:
         self._changes = changes
         self._report_interval_s = report_interval_s
         self._generator = generator
+        self._welcomed = welcomed
         self._backoff = backoff or Backoff()
         self._options = (
             ("grpc.max_send_message_length", max_message_bytes),
@@ -70,6 +73,7 @@ class FleetClient:
         self.registered = asyncio.Event()
         # What was logged last, so that each change of state is logged once.
         self._told = ""
+        self._behind: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Registers and reports; after a loss tries again, later each time, until cancelled."""
@@ -100,8 +104,10 @@ class FleetClient:
                     asked_s = directive.welcome.report_interval_ms / 1e3
                     if asked_s:
                         self._report_interval_s = min(self._report_interval_s, asked_s)
+                    self._welcomed(directive.welcome.controlplane_id)
                     self.registered.set()
                     self._tell(logging.INFO, f"registered with {self._controlplane}")
+                    await self._look_behind()
         return "the control plane ended the stream"
 
     async def _reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
@@ -116,6 +122,19 @@ class FleetClient:
                 sent = version
             yield fleet_pb2.WorkerReport(load=self._load())
             await self._changes.wait(sent, self._report_interval_s)
+
+    async def _look_behind(self) -> None:
+        """Says when the name of the control plane stands for several, each with its own queue."""
+        behind = await addresses_behind(self._controlplane)
+        if len(behind) > 1 and behind != self._behind:
+            log.error(
+                "%s stands for %d control planes (%s): each has the workers that happen to find it "
+                "and queues for them alone; give each its own name and models",
+                self._controlplane,
+                len(behind),
+                ", ".join(sorted(behind)),
+            )
+        self._behind = behind
 
     def _tell(self, level: int, text: str) -> None:
         state = text.partition(" (")[0]

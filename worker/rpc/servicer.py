@@ -11,6 +11,7 @@ from worker.changes import Changes
 from worker.host import ModelHost
 from worker.hosted import ModelSnapshot
 from worker.loop import DRAINING
+from worker.rpc.attachment import Attachment
 from worker.rpc.convert import model_to, unreadable_to
 from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts, ExecuteStream
@@ -41,6 +42,11 @@ class WorkerServicer:
         self._drainer = drainer
         self._changes = changes
         self._exit_process = exit_process
+        self._attachment = Attachment()
+
+    def welcomed(self, controlplane_id: str) -> None:
+        """A control plane took the worker in: work of any other one is refused from now on."""
+        self._attachment.welcomed(controlplane_id)
 
     def close_streams(self) -> None:
         """Ends what has no end of its own, once what it has accepted is answered."""
@@ -123,16 +129,28 @@ class EncoderServicer(WorkerServicer):
     def __init__(self, parts: ExecuteParts, **common: Any) -> None:
         super().__init__(**common)
         self._parts = parts
-        self._streams: set[ExecuteStream] = set()
+        # Each with the control plane that opened it, empty for others.
+        self._streams: dict[ExecuteStream, str] = {}
 
     async def Execute(self, request_iterator: object, context: Context) -> None:
-        """Serves one stream of batches; see `ExecuteStream`."""
+        """Serves one stream of batches; see `ExecuteStream`.
+
+        Raises OtherControlPlane for one that the worker does not belong to.
+        """
+        owner = await self._attachment.check(context)
         stream = ExecuteStream(self._parts)
-        self._streams.add(stream)
+        self._streams[stream] = owner
         try:
             await stream.serve(context)
         finally:
-            self._streams.discard(stream)
+            del self._streams[stream]
+
+    def welcomed(self, controlplane_id: str) -> None:
+        """As of every worker; streams of the control plane before end once they are answered."""
+        super().welcomed(controlplane_id)
+        for stream, owner in self._streams.items():
+            if owner not in ("", controlplane_id):
+                stream.close()
 
     def close_streams(self) -> None:
         """Ends every Execute stream once what it has accepted is answered."""
@@ -148,7 +166,11 @@ class DecodeServicer(WorkerServicer):
         self._parts = parts
 
     async def Generate(self, request: worker_pb2.GenerateCall, context: Context) -> None:
-        """Serves one generation; see `serve_generation`."""
+        """Serves one generation; see `serve_generation`.
+
+        Raises OtherControlPlane as well, for one that the worker does not belong to.
+        """
+        await self._attachment.check(context)
         await serve_generation(self._parts, request, context)
 
 

@@ -12,7 +12,14 @@ from worker.errors import (
     RunTerminated,
     WorkerError,
 )
-from worker.refusals import Cancelled, Exhausted, Expired, NotFound, Unavailable
+from worker.refusals import (
+    Cancelled,
+    Exhausted,
+    Expired,
+    NotFound,
+    OtherControlPlane,
+    Unavailable,
+)
 
 RETRY_AFTER = "retry-after-ms"
 # gRPC clients with a retry policy wait this long before the next attempt.
@@ -26,6 +33,7 @@ _STATUSES: tuple[tuple[type[WorkerError], pb.ItemStatus.ValueType, grpc.StatusCo
     (Expired, pb.ITEM_STATUS_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED),
     (Cancelled, pb.ITEM_STATUS_CANCELLED, grpc.StatusCode.CANCELLED),
     (RunTerminated, pb.ITEM_STATUS_CANCELLED, grpc.StatusCode.CANCELLED),
+    (OtherControlPlane, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION),
     # A load that cannot work is not repaired by trying again: InsufficientMemory is one.
     (ModelLoadError, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION),
     (EngineFault, pb.ITEM_STATUS_INTERNAL, grpc.StatusCode.INTERNAL),
