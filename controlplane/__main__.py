@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from controlplane.dispatcher import Dispatcher
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.prompts import Prompts
 from controlplane.generation.service import Generations
+from controlplane.measures import Callers
+from controlplane.metrics.source import MetricsSource
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
 from controlplane.rpc.fleet import FleetServicer
@@ -32,12 +35,15 @@ from controlplane.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from controlplane.http.door import HttpDoor
+    from protos.exposition import Exposition
 
 log = logging.getLogger("controlplane")
 
 # How often a shutdown looks whether the last request has ended.
 _DRAIN_LOOK_S = 0.01
 _FAREWELL_S = 1.0
+# Whoever formats a scrape lets the event loop go on this soon; 5 ms is Python's default.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class ControlPlane:
@@ -56,8 +62,14 @@ class ControlPlane:
             max_queued=config.preprocess_queue,
             now_ns=now_ns,
         )
+        callers = Callers(config.classes)
         self._dispatcher = Dispatcher(
-            config, registry, now_ns=now_ns, loop=loop, telemetry=self._telemetry
+            config,
+            registry,
+            now_ns=now_ns,
+            loop=loop,
+            telemetry=self._telemetry,
+            callers=callers,
         )
         self._generations = Generations(
             config,
@@ -66,6 +78,7 @@ class ControlPlane:
             Prompts(self._preprocessor),
             now_ns=now_ns,
             telemetry=self._telemetry,
+            callers=callers,
         )
         status = StatusSource(
             controlplane_id=f"controlplane-{os.getpid()}-{uuid.uuid4().hex[:8]}",
@@ -91,6 +104,18 @@ class ControlPlane:
             ),
         )
         self._http = self._http_door(registry) if config.http_listen else None
+        self.metrics_address = ""
+        self._exposition: Exposition | None = None
+        if config.metrics_listen or config.metrics_push_ms:
+            source = MetricsSource(
+                self._dispatcher,
+                self._generations,
+                registry,
+                self._preprocessor,
+                service="controlplane",
+                version=status.version,
+            )
+            self._exposition = _exposition(config, source, status.controlplane_id, loop)
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
@@ -117,6 +142,8 @@ class ControlPlane:
 
         Raises OSError when one cannot be bound.
         """
+        if self._exposition is not None:
+            self.metrics_address = await asyncio.to_thread(self._exposition.start)
         address = await self._server.start()
         return address, await self._http.start() if self._http is not None else ""
 
@@ -142,12 +169,37 @@ class ControlPlane:
         self._generations.close()
         self._fleet.close()
         await stopping
+        if self._exposition is not None:
+            await asyncio.to_thread(self._exposition.stop)
         self._preprocessor.close()
         self._telemetry.close()
 
 
 class MissingExtra(Exception):
     """The configuration asks for what an optional package gives that is not installed."""
+
+
+def _exposition(
+    config: ControlPlaneConfig,
+    source: MetricsSource,
+    instance: str,
+    loop: asyncio.AbstractEventLoop,
+) -> Exposition:
+    from protos.exposition import Clocks, Exposition, Outlets
+
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    endpoint = config.telemetry.otlp_endpoint if config.metrics_push_ms else ""
+    return Exposition(
+        Outlets(config.metrics_listen, endpoint, config.metrics_push_ms),
+        source.read,
+        resource={
+            "service.name": config.telemetry.service_name,
+            "service.version": source.version,
+            "service.instance.id": instance,
+        },
+        loop=loop,
+        clocks=Clocks(time.monotonic_ns, time.time_ns),
+    )
 
 
 def _wall_ms() -> int:
@@ -167,13 +219,14 @@ async def run(
     *,
     ready: Callable[[str], None] | None = None,
     http_ready: Callable[[str], None] | None = None,
+    metrics_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until `stop` is set, then finish what was accepted.
 
-    `ready` is called once with the bound address, before it `http_ready` with that of HTTP
-    when it is served. Raises OSError when an address of the configuration cannot be bound,
-    MissingExtra when HTTP is asked for without its packages.
+    `ready` is called once with the bound address, before it `http_ready` and `metrics_ready`
+    with those of HTTP and of metrics where they are served. Raises OSError when an address of
+    the configuration cannot be bound, MissingExtra when HTTP is asked for without its packages.
     """
     control_plane = ControlPlane(config, asyncio.get_running_loop())
     address, http_address = await control_plane.start()
@@ -185,6 +238,10 @@ async def run(
         log.info("serving HTTP on %s", http_address)
         if http_ready is not None:
             http_ready(http_address)
+    if control_plane.metrics_address:
+        log.info("serving metrics on %s", control_plane.metrics_address)
+        if metrics_ready is not None:
+            metrics_ready(control_plane.metrics_address)
     if ready is not None:
         ready(address)
     try:
@@ -198,12 +255,13 @@ async def _run_until_signal(
     config: ControlPlaneConfig,
     ready: Callable[[str], None] | None,
     http_ready: Callable[[str], None] | None,
+    metrics_ready: Callable[[str], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(config, ready=ready, http_ready=http_ready, stop=stop)
+    await run(config, ready=ready, http_ready=http_ready, metrics_ready=metrics_ready, stop=stop)
 
 
 def main(
@@ -211,6 +269,7 @@ def main(
     *,
     ready: Callable[[str], None] | None = None,
     http_ready: Callable[[str], None] | None = None,
+    metrics_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
@@ -222,7 +281,7 @@ def main(
     )
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run_until_signal(config, ready, http_ready))
+            uvloop.run(_run_until_signal(config, ready, http_ready, metrics_ready))
         except (OSError, MissingExtra) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None

@@ -97,7 +97,9 @@ class TelemetryConfig:
 class ControlPlaneConfig:
     """Everything the control plane can be told.
 
-    `http_listen` is where OpenAI's API is served, empty for nowhere.
+    `http_listen` is where OpenAI's API is served, `metrics_listen` where Prometheus finds metrics,
+    both empty for nowhere. `metrics_push_ms` above 0 pushes metrics to `telemetry.otlp_endpoint`
+    that often.
     `reserve_fraction` is the share of a deadline that waiting work may take before
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
@@ -113,6 +115,8 @@ class ControlPlaneConfig:
 
     listen: str = "127.0.0.1:8900"
     http_listen: str = ""
+    metrics_listen: str = ""
+    metrics_push_ms: int = 0
     policy: PolicyName = "price"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
@@ -148,10 +152,10 @@ class ControlPlaneConfig:
         if not self.listen.startswith("unix:") and port.isdigit() and int(port) > 65535:
             # The transport would take the port modulo 65536.
             raise ValueError(f"listen: a port is at most 65535, got {self.listen!r}")
-        host, _, http_port = self.http_listen.rpartition(":")
-        usable = bool(host) and http_port.isdecimal() and int(http_port) <= 65535
-        if self.http_listen and not usable:
-            raise ValueError(f"http_listen must be host:port, got {self.http_listen!r}")
+        for name in ("http_listen", "metrics_listen"):
+            _check_host_port(name, getattr(self, name))
+        if self.metrics_push_ms and not self.telemetry.otlp_endpoint:
+            raise ValueError("metrics_push_ms needs telemetry.otlp_endpoint, where to push them")
         if not 0.0 <= self.quality_resolution < 1.0:
             raise ValueError(f"quality_resolution must be in [0, 1), got {self.quality_resolution}")
         at_least = {
@@ -163,6 +167,7 @@ class ControlPlaneConfig:
             "default_first_token_target_ms": (self.default_first_token_target_ms, 1),
             "default_token_target_ms": (self.default_token_target_ms, 1),
             "max_generations": (self.max_generations, 1),
+            "metrics_push_ms": (self.metrics_push_ms, 0),
             "preprocess_threads": (self.preprocess_threads, 1),
             "preprocess_queue": (self.preprocess_queue, 0),
             "report_interval_ms": (self.report_interval_ms, 1),
@@ -189,3 +194,9 @@ class ControlPlaneConfig:
             first_token_ms=named.first_token_target_ms or self.default_first_token_target_ms,
             token_ms=named.token_target_ms or self.default_token_target_ms,
         )
+
+
+def _check_host_port(name: str, value: str) -> None:
+    host, _, port = value.rpartition(":")
+    if value and not (host and port.isdecimal() and int(port) <= 65535):
+        raise ValueError(f"{name} must be host:port, got {value!r}")

@@ -18,12 +18,19 @@ from controlplane.deployment import (
     unknown_prohibitions,
     variant_table,
 )
-from controlplane.errors import Cancelled, ControlPlaneError, Unavailable, WorkerFault
+from controlplane.errors import (
+    Cancelled,
+    ControlPlaneError,
+    TooLate,
+    Unavailable,
+    WorkerFault,
+)
 from controlplane.expiry import Deadlines
 from controlplane.gauges import gauges, violations
+from controlplane.measures import NONE, Callers, RequestMeasures
 from controlplane.members import Members
 from controlplane.pending import Pending
-from controlplane.policy.admission import Bounds
+from controlplane.policy.admission import Bounds, Refusal
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
@@ -64,6 +71,7 @@ class Dispatcher:
         now_ns: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         telemetry: Telemetry | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -82,6 +90,7 @@ class Dispatcher:
             config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction
         )
         self.counters = Counters()
+        self.measures = RequestMeasures(callers or Callers(config.classes))
         self._scheduler = Scheduler(policy, settings)
         self._deadlines = Deadlines(loop, now_ns, self._expire)
         self._pending: dict[int, Pending] = {}
@@ -121,12 +130,14 @@ class Dispatcher:
         if self._telemetry is not None:
             span = self._telemetry.start(request.traceparent, request.arrived_ns)
         request.traceparent = traceparent_of(span) if span is not None else ""
+        # Callers may name any model; only deployed ones are counted apart.
+        known = request.model if request.model in self._scheduler.pools else ""
+        self.measures.arrived(known or NONE, request.klass)
         try:
             self._admit(request)
         except ControlPlaneError as error:
-            # Callers may name any model; only deployed ones are counted apart.
-            known = request.model if request.model in self._scheduler.pools else ""
             self.counters.ended(known, ends.word_of(error))
+            self.measures.end(known or NONE, request.klass, ends.word_of(error))
             self._close_span(span, request, None, error)
             raise
         pending = Pending(request, self._loop.create_future(), span)
@@ -161,6 +172,11 @@ class Dispatcher:
     def pools(self) -> tuple[Pool, ...]:
         """Every pool there has been; for looking only."""
         return tuple(self._scheduler.pools.values())
+
+    @property
+    def host_cpu_percent(self) -> float:
+        """How busy the workers' machines are, smoothed, 0 to 100."""
+        return self._scheduler.host_cpu_percent
 
     def flights(self, session: WorkerSession) -> tuple[Flight, ...]:
         """What a worker holds, the running one first; for looking only."""
@@ -225,6 +241,8 @@ class Dispatcher:
         if flight is None:
             self.counters.unknown_results += 1
             return
+        if done.run_ns:
+            self.measures.ran(flight, done.run_ns)
         answered = 0
         for item in done.items:
             place = place_of(done.id, item.id)
@@ -270,6 +288,8 @@ class Dispatcher:
                 now_ns=now,
             )
             self.counters.answered(request.model, flight.candidate.name)
+            self.measures.end(request.model, request.klass, ends.ANSWERED)
+            self.measures.answered(request, answer)
             self._end(pending, queued=not current)
             if not pending.future.done():
                 pending.future.set_result(answer)
@@ -296,14 +316,18 @@ class Dispatcher:
             # Raises NotFound when nobody has the model, rather than not yet.
             self._registry.model(request.model)
         if pool is None or not pool.live:
+            self.measures.refuse(NONE if pool is None else request.model, Refusal.NO_WORKER)
             raise ends.unready(request.model, self._registry.membership(request.model))
         request.klass = effective_class(request.klass, self._config.classes)
         request.eligible = pool.table.eligible(request.klass, request.shapes)
         admission = self._scheduler.offer(request, self._now_ns())
         if not admission.admitted:
+            self.measures.refuse(request.model, admission.reason)
             raise ends.refusal(request, admission)
 
     def _shed(self, step: Shed) -> None:
+        if step.decision.slack_ns > 0:
+            self.measures.refuse(step.request.model, step.decision.reason)
         self._fail(self._pending[step.request.id], ends.shed(step))
 
     def _send(self, flight: Flight) -> None:
@@ -312,6 +336,7 @@ class Dispatcher:
             request.dispatched_ns = flight.sent_ns
             self._pending[request.id].flight = flight
         self.counters.dispatched += len(flight.requests)
+        self.measures.sent(flight)
         port = self._members.port(flight.worker)
         assert port is not None, "the scheduler only knows attached workers"
         port.send(batch_of(flight))
@@ -371,12 +396,18 @@ class Dispatcher:
 
     def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
-        self.counters.ended(pending.request.model, ends.word_of(error))
+        request, outcome = pending.request, ends.word_of(error)
+        self.counters.ended(request.model, outcome)
+        self.measures.end(request.model, request.klass, outcome)
+        if isinstance(error, TooLate):
+            self.measures.miss(request)
+        if not request.dispatches:
+            self.measures.left(request, self._now_ns())
         if not pending.future.done():
             pending.future.set_exception(error)
             # Nobody may be left to look at it; that is no fault of the request.
             pending.future.exception()
-        self._close_span(pending.span, pending.request, None, error)
+        self._close_span(pending.span, request, None, error)
 
     def _expire(self, request_id: int) -> None:
         pending = self._pending.get(request_id)

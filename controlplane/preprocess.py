@@ -75,6 +75,8 @@ class Preprocessor:
         self._now_ns = now_ns
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="orchid-tokenize")
         self._held = 0
+        # Texts that were refused because the pool was full.
+        self.refused = 0
         self._mean_ns = 1e6
         self._tokenizers: dict[str, _Tokens] = {}
         self._plans: dict[str, tuple[ModelInfo, tuple[_Encoder, ...]]] = {}
@@ -152,6 +154,7 @@ class Preprocessor:
 
     async def _in_pool(self, job: Callable[[], T]) -> T:
         if self._held >= self._capacity:
+            self.refused += 1
             wait_ns = self._mean_ns * self._held / self._threads
             raise Refused(
                 f"{self._held} texts are being tokenised or wait for it; the bound is reached",

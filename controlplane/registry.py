@@ -93,6 +93,9 @@ class Registry:
         self._orphans: set[str] = set()
         self._tokenizers: dict[str, bytes] = {}
         self._last_number = 0
+        # Sessions that ended, by whether the worker had said that it drains.
+        self.drained = 0
+        self.lost = 0
 
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model that a live worker has, by name, ready or not."""
@@ -122,6 +125,11 @@ class Registry:
         """The live session of a worker, if it has one."""
         return self._by_worker.get(worker_id)
 
+    @property
+    def joined(self) -> int:
+        """Sessions that ever began."""
+        return self._last_number
+
     def join(self, identity: WorkerIdentity, now_ns: int) -> WorkerSession:
         """Start a session for a worker. An older session of the same id must be left first."""
         if identity.id in self._by_worker:
@@ -137,6 +145,8 @@ class Registry:
         session.state = WorkerState.LOST
         if self._sessions.pop(session.number, None) is None:
             return frozenset()
+        self.drained += session.load.draining
+        self.lost += not session.load.draining
         del self._by_worker[session.identity.id]
         changed = self._merge(session.models)
         self._orphans |= session.models.keys() - self._merged.keys()

@@ -17,6 +17,7 @@ from typing import Any
 
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.fleet import FleetError, FleetStatus, fetch_status
+from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready, loading
 from deploy.restart import next_delay
@@ -59,6 +60,8 @@ class LocalCluster:
         self._next_decode = 0
         self._address = ""
         self._http_address = ""
+        self._metrics_address = ""
+        self._ports = MetricsPorts(spec.metrics or "", exact=spec.metrics_exact)
         self._policy = spec.policy
         self._phase = ("starting", "")
         self._roll = RollRecord()
@@ -125,6 +128,7 @@ class LocalCluster:
         deadline = time.monotonic() + self.spec.stop_timeout_s
         for member in members:
             member.child.wait(max(0.1, deadline - time.monotonic()))
+        (self._state.path / TARGETS).unlink(missing_ok=True)
         self._state.release()
 
     def wait_ready(
@@ -193,6 +197,17 @@ class LocalCluster:
         """Where the control plane serves HTTP; empty when it does not."""
         return self._http_address
 
+    @property
+    def metrics_address(self) -> str:
+        """Where the control plane serves metrics; empty when it does not."""
+        return self._metrics_address
+
+    def metrics_addresses(self) -> dict[str, str]:
+        """Where each process serves metrics, by its name; those that do not are left out."""
+        with self._lock:
+            found = {name: _metrics_of(member) for name, member in self._members.items()}
+        return {name: address for name, address in found.items() if address}
+
     def start_controlplane(self, *, policy: str | None = None, timeout_s: float = 60.0) -> None:
         """Starts the control plane at the address it had before, with another policy if given."""
         with self._lock:
@@ -206,6 +221,8 @@ class LocalCluster:
             http = self._http_address or self.spec.http
             if http is not None:
                 overrides["http_listen"] = http
+            if self.spec.metrics is not None:
+                overrides["metrics_listen"] = self._metrics_address or self._metrics_listen()
             child = self._start_member(self._child_spec("controlplane", "controlplane", overrides))
         deadline = time.monotonic() + timeout_s
         while (address := child.address) is None:
@@ -214,6 +231,7 @@ class LocalCluster:
                 raise ClusterError(f"the control plane did not start\n{child.log_tail()}")
             time.sleep(_POLL_S)
         self._address, self._http_address = address, child.http_address
+        self._metrics_address = child.metrics_address
         self._record()
 
     def stop_controlplane(self) -> None:
@@ -265,6 +283,8 @@ class LocalCluster:
 
     def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
         told = {**overrides, "worker_id": name, "controlplane": self._address}
+        if self.spec.metrics is not None:
+            told["metrics_listen"] = self._metrics_listen()
         self._start_member(self._child_spec(name, "worker", told))
         self._record()
 
@@ -334,6 +354,9 @@ class LocalCluster:
         config = self.spec.config.absolute() if self.spec.config is not None else None
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
 
+    def _metrics_listen(self) -> str:
+        return self._ports.take({_metrics_of(member) for member in self._members.values()})
+
     def _start_member(self, spec: ChildSpec) -> Child:
         child = Child(spec)
         self._members[spec.name] = _Member(spec, child)
@@ -388,25 +411,28 @@ class LocalCluster:
     def _record(self) -> None:
         with self._lock:
             workers = tuple(
-                WorkerRecord(name, member.child.pid, member.child.address or "")
+                WorkerRecord(
+                    name, member.child.pid, member.child.address or "", _metrics_of(member)
+                )
                 for name, member in self._members.items()
                 if name != "controlplane"
             )
             phase, message = self._phase
-            self._state.write(
-                ClusterRecord(
-                    launcher_pid=os.getpid(),
-                    launcher_started=own_start(),
-                    controlplane_pid=self.pids().get("controlplane", 0),
-                    phase=phase,
-                    message=message,
-                    address=self._address,
-                    policy=self._policy or "",
-                    workers=workers,
-                    http=self._http_address,
-                    roll=self._roll,
-                )
+            record = ClusterRecord(
+                launcher_pid=os.getpid(),
+                launcher_started=own_start(),
+                controlplane_pid=self.pids().get("controlplane", 0),
+                phase=phase,
+                message=message,
+                address=self._address,
+                policy=self._policy or "",
+                workers=workers,
+                http=self._http_address,
+                roll=self._roll,
+                metrics=self._metrics_address,
             )
+            self._state.write(record)
+            write_targets(self._state.path, record)
 
     def _supervise(self) -> None:
         """Restarts what died, each with its own backoff, until the cluster stops."""
@@ -428,6 +454,8 @@ class LocalCluster:
                 overrides = {**member.spec.overrides, "listen": self._address}
                 if self._http_address:
                     overrides["http_listen"] = self._http_address
+                if self._metrics_address:
+                    overrides["metrics_listen"] = self._metrics_address
                 member.spec = replace(member.spec, overrides=overrides)
             member.child.wait(0)
             try:
@@ -436,3 +464,9 @@ class LocalCluster:
                 # No process or descriptor to be had now: the same backoff goes on.
                 self._enter("ready", f"{member.spec.name} cannot be started: {error}")
             self._record()
+
+
+def _metrics_of(member: _Member) -> str:
+    """Where a process serves metrics, or will."""
+    told = str(member.spec.overrides.get("metrics_listen", ""))
+    return member.child.metrics_address or ("" if told.endswith(":0") else told)

@@ -22,7 +22,9 @@ class ClusterSpec:
     """What to run.
 
     `listen` of the control plane may end in ":0" for a free port, which restarts then
-    keep; None leaves it to the configuration; `http` is the same for HTTP. `controlplane`,
+    keep; None leaves it to the configuration; `http` is the same for HTTP. `metrics` is where the
+    control plane serves metrics (its workers on ports that follow), empty for nowhere; unless
+    `metrics_exact`, the next free port does as well. `controlplane`,
     `worker` and `decode` override configuration keys, `env` adds variables. `supervise` restarts
     what dies. `workers` are encoder workers; `decode_threads` above 0 adds a decode worker for
     the models that generate.
@@ -33,6 +35,8 @@ class ClusterSpec:
     config: Path | None = None
     listen: str | None = None
     http: str | None = None
+    metrics: str | None = None
+    metrics_exact: bool = False
     policy: str | None = None
     repository: Path | None = None
     models: tuple[str, ...] = ()

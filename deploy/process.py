@@ -37,7 +37,11 @@ class Child:
         self._address_file = spec.directory / "run" / f"{spec.name}.address"
         for path in (self.log_path, self._address_file):
             path.parent.mkdir(parents=True, exist_ok=True)
-        for path in (self._address_file, http_file(self._address_file)):
+        for path in (
+            self._address_file,
+            http_file(self._address_file),
+            metrics_file(self._address_file),
+        ):
             path.unlink(missing_ok=True)
         reading, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "deploy.child", spec.service]
@@ -91,10 +95,12 @@ class Child:
     @property
     def http_address(self) -> str:
         """Where it serves HTTP; empty when it does not. Known once `address` is."""
-        try:
-            return http_file(self._address_file).read_text()
-        except FileNotFoundError:
-            return ""
+        return _told(http_file(self._address_file))
+
+    @property
+    def metrics_address(self) -> str:
+        """Where it serves metrics; empty when it does not. Known once `address` is."""
+        return _told(metrics_file(self._address_file))
 
     def signal(self, number: int) -> None:
         """Sends a signal; nothing when it has ended."""
@@ -138,3 +144,15 @@ class Child:
 def http_file(address_file: Path) -> Path:
     """The file beside `address_file` that holds a process's HTTP address."""
     return address_file.with_suffix(".http")
+
+
+def metrics_file(address_file: Path) -> Path:
+    """The file beside `address_file` that holds a process's metrics address."""
+    return address_file.with_suffix(".metrics")
+
+
+def _told(file: Path) -> str:
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""

@@ -25,11 +25,12 @@ class StateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker process; `address` is empty until it serves."""
+    """A worker process; `address` is empty until it serves, `metrics` where it serves none."""
 
     name: str
     pid: int
     address: str
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class RollRecord:
 class ClusterRecord:
     """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
 
-    `http` is where the control plane serves HTTP, empty for nowhere.
+    `http` and `metrics` are where the control plane serves these, empty for nowhere.
     """
 
     launcher_pid: int
@@ -61,6 +62,13 @@ class ClusterRecord:
     workers: tuple[WorkerRecord, ...]
     http: str = ""
     roll: RollRecord = field(default_factory=RollRecord)
+    metrics: str = ""
+
+    def metrics_addresses(self) -> dict[str, str]:
+        """Where each process serves metrics, by its name; those that do not are left out."""
+        found = {"controlplane": self.metrics}
+        found |= {worker.name: worker.metrics for worker in self.workers}
+        return {name: address for name, address in found.items() if address}
 
 
 class StateDirectory:

@@ -20,7 +20,7 @@ import uvloop
 
 from worker.app import WorkerApp
 from worker.config import WorkerConfig
-from worker.cpu_plan import throttle_counter
+from worker.cpu_plan import throttle_reader
 from worker.errors import WorkerError
 from worker.loop import Clocks
 from worker.meter import LoadMeter, host_times
@@ -38,14 +38,17 @@ def make_means(config: WorkerConfig) -> Means:
     # One thread runs everything unless the engine has a pool of its own.
     cpu_ns = time.thread_time_ns if config.intra_op_threads == 1 else time.process_time_ns
     process = psutil.Process()
+    throttling = throttle_reader()
     return Means(
         clocks=Clocks(now_ns=time.monotonic_ns, cpu_ns=cpu_ns),
+        wall_ns=time.time_ns,
+        throttling=throttling,
         meter=LoadMeter(
             now_ns=time.monotonic_ns,
             process_cpu_ns=time.process_time_ns,
             host=host_times,
             resident_bytes=lambda: int(process.memory_info().rss),
-            throttled_periods=throttle_counter(),
+            throttled_periods=lambda: throttling().throttled_periods,
         ),
         tracing=start_tracing(
             config.otlp_endpoint,
@@ -62,15 +65,19 @@ async def run(
     config: WorkerConfig,
     *,
     ready: Callable[[str], None] | None = None,
+    metrics_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serves until `stop` is set, then drains, or until a Drain call asks to exit.
 
-    `ready` is called with the bound address once the server answers; models may still load.
+    `ready` is called with the bound address once the server answers, before it `metrics_ready`
+    with that of metrics where they are served; models may still load.
     """
     app = WorkerApp(config, make_means(config))
     try:
         address = await app.start()
+        if metrics_ready is not None and app.metrics_address:
+            metrics_ready(app.metrics_address)
         if ready is not None:
             ready(address)
         stop = stop or asyncio.Event()
@@ -87,15 +94,24 @@ async def run(
         await app.stop()
 
 
-async def _run_until_signal(config: WorkerConfig, ready: Callable[[str], None] | None) -> None:
+async def _run_until_signal(
+    config: WorkerConfig,
+    ready: Callable[[str], None] | None,
+    metrics_ready: Callable[[str], None] | None,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(config, ready=ready, stop=stop)
+    await run(config, ready=ready, metrics_ready=metrics_ready, stop=stop)
 
 
-def main(config: WorkerConfig, *, ready: Callable[[str], None] | None = None) -> None:
+def main(
+    config: WorkerConfig,
+    *,
+    ready: Callable[[str], None] | None = None,
+    metrics_ready: Callable[[str], None] | None = None,
+) -> None:
     """Runs a worker process until a signal or a Drain call ends it.
 
     Exits with status 1 and one line of explanation when it cannot start.
@@ -107,7 +123,7 @@ def main(config: WorkerConfig, *, ready: Callable[[str], None] | None = None) ->
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run_until_signal(config, ready))
+            uvloop.run(_run_until_signal(config, ready, metrics_ready))
         except (WorkerError, OSError) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None

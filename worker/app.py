@@ -6,21 +6,28 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from protos.measures import Reading
 from protos.orchid.v1 import common_pb2
 from worker import engine
 from worker.changes import Changes
 from worker.config import WorkerConfig
 from worker.errors import WorkerError
+from worker.metrics import families
+from worker.metrics.readings import of_process
 from worker.refusals import NotFound
 from worker.rpc import convert
 from worker.rpc.drain import DrainReport
 from worker.rpc.fleet_client import FleetClient
 from worker.rpc.server import WorkerServer, advertised
 from worker.services import DecodeService, EncoderService, Means, Service, Surroundings
+
+if TYPE_CHECKING:
+    from protos.exposition import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +63,12 @@ class WorkerApp:
             )
         )
         self.host = self.service.host
+        # Where metrics are served, once they are.
+        self.metrics_address = ""
+        self._version = _own_version()
+        self._exposition: Exposition | None = None
+        if config.metrics_listen or config.metrics_push_ms:
+            self._exposition = self._make_exposition()
         self._server = WorkerServer(
             self.service.servicer, listen=config.listen, max_message_bytes=config.max_message_bytes
         )
@@ -68,6 +81,10 @@ class WorkerApp:
         """
         names = self._configured_models()
         self.service.start()
+        if self._exposition is not None:
+            self.metrics_address = await asyncio.to_thread(self._exposition.start)
+            if self.metrics_address:
+                log.info("serving metrics on %s", self.metrics_address)
         address = await self._server.start()
         self._spawn(self._publish_health())
         self._spawn(self._sample_load())
@@ -93,7 +110,37 @@ class WorkerApp:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.service.stop()
+        if self._exposition is not None:
+            await asyncio.to_thread(self._exposition.stop)
         self._means.tracing.shutdown()
+
+    def _make_exposition(self) -> Exposition:
+        # Loaded only where somebody looks.
+        from protos.exposition import Clocks, Exposition, Outlets
+
+        config, means = self._config, self._means
+        return Exposition(
+            Outlets(
+                config.metrics_listen,
+                config.otlp_endpoint if config.metrics_push_ms else "",
+                config.metrics_push_ms,
+            ),
+            lambda: [*self._measured()],
+            resource={
+                "service.name": "orchid-worker",
+                "service.version": self._version,
+                "service.instance.id": self._worker_id,
+            },
+            loop=self._loop,
+            clocks=Clocks(means.clocks.now_ns, means.wall_ns),
+        )
+
+    def _measured(self) -> Iterator[Reading]:
+        means, info = self._means, engine.runtime_info()
+        yield from self.service.measured()
+        yield from of_process(self.host.describe(), means.meter.latest, means.throttling())
+        labels = (self._config.worker_class, info.library_version, info.simd)
+        yield Reading(families.BUILD, ("worker", self._version, *labels), 1)
 
     def _configured_models(self) -> tuple[str, ...]:
         available = self.host.available_models()
@@ -169,3 +216,10 @@ class WorkerApp:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(self._loop.create_task(work))
+
+
+def _own_version() -> str:
+    try:
+        return version("orchid")
+    except PackageNotFoundError:
+        return "unknown"

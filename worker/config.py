@@ -16,6 +16,8 @@ class WorkerConfig:
     `worker_id` empty takes `<host name>-<pid>`. `listen` is `host:port` (port 0 lets the system
     choose) or `unix:path`; `advertise` is what the control plane is told to dial when that
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
+    `metrics_listen` is where Prometheus finds metrics, host:port, empty for nowhere;
+    `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often.
     `max_message_bytes` must equal the control plane's. `trace_sample` is the share, 0 to 1, of
     the caller's sampled items that get a span here.
 
@@ -31,6 +33,8 @@ class WorkerConfig:
     worker_class: str = "encoder"
     listen: str = "127.0.0.1:0"
     advertise: str = ""
+    metrics_listen: str = ""
+    metrics_push_ms: int = 0
     controlplane: str = ""
     repository: Path = field(
         default_factory=lambda: Path(os.environ.get("ORCHID_REPOSITORY", "models"))
@@ -64,7 +68,7 @@ class WorkerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("drain_timeout_ms", "arena_mib"):
+        for name in ("drain_timeout_ms", "arena_mib", "metrics_push_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if self.report_interval_ms > 50:
@@ -81,8 +85,12 @@ class WorkerConfig:
             raise ValueError(f"scheduling: {error}") from None
         _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
         _check_choice("log_format", self.log_format, ("text", "json"))
+        if self.metrics_push_ms and not self.otlp_endpoint:
+            raise ValueError("metrics_push_ms: needs otlp_endpoint, where to push them")
+        if self.metrics_listen.startswith("unix:"):
+            raise ValueError(f"metrics_listen: expected host:port, got {self.metrics_listen!r}")
         _check_address("listen", self.listen)
-        for name in ("advertise", "controlplane"):
+        for name in ("advertise", "controlplane", "metrics_listen"):
             if getattr(self, name):
                 _check_address(name, getattr(self, name))
 

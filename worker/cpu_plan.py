@@ -145,20 +145,29 @@ def read_throttling(folder: Path) -> Throttling:
     )
 
 
-def throttle_counter(
+def throttle_reader(
     cgroup_root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP
-) -> Callable[[], int]:
-    """Returns a function that counts the periods in which a CPU quota held the process back.
+) -> Callable[[], Throttling]:
+    """Returns a function that reads the counters of the quota that held the process back most.
 
     Which files to read is found out once, here; a host without quotas costs nothing later.
     """
     groups = own_groups("cpu", root=cgroup_root, self_cgroup=self_cgroup)
     limited = [folder for folder in groups if _quota(folder) is not None]
 
-    def count() -> int:
-        return max((read_throttling(folder).throttled_periods for folder in limited), default=0)
+    def read() -> Throttling:
+        found = map(read_throttling, limited)
+        return max(found, key=lambda each: each.throttled_periods, default=Throttling())
 
-    return count
+    return read
+
+
+def throttle_counter(
+    cgroup_root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP
+) -> Callable[[], int]:
+    """Returns a function that counts the periods in which a CPU quota held the process back."""
+    read = throttle_reader(cgroup_root, self_cgroup)
+    return lambda: read().throttled_periods
 
 
 def parse_cpus(text: str) -> frozenset[int]:

@@ -68,7 +68,8 @@ def run_items(
         return Execution(tuple(o for o in outcomes if o is not None), 0)
     results = iter(_isolating(_RUNS[variant.layout], session, variant, valid, token))
     tokens = sum(sum(item.lengths) for item in valid)
-    return Execution(tuple(next(results) if o is None else o for o in outcomes), tokens)
+    padding = _padding(valid) if variant.layout == "padded" else 0
+    return Execution(tuple(next(results) if o is None else o for o in outcomes), tokens, padding)
 
 
 Run = Callable[[Session, Variant, Sequence[Item], Token], list[Tensors]]
@@ -167,6 +168,16 @@ def near_equal_groups(lengths: Sequence[int]) -> list[list[int]]:
             limit = max(lengths[index] * _NEAR_FACTOR, lengths[index] + _NEAR_TOKENS)
         groups[-1].append(index)
     return groups
+
+
+def _padding(items: Sequence[Item]) -> int:
+    """Positions that padding the items' sequences group by group adds."""
+    lengths = [length for item in items for length in item.lengths]
+    added = 0
+    for group in near_equal_groups(lengths):
+        sizes = [lengths[index] for index in group]
+        added += max(sizes) * len(sizes) - sum(sizes)
+    return added
 
 
 def _padded_feeds(

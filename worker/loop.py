@@ -381,6 +381,7 @@ class EngineLoop:
                     cpu_ns,
                     execution.tokens,
                     len(items),
+                    execution.padding,
                 ),
                 wake,
             )

@@ -51,10 +51,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What the engine made of some items: one outcome each, in order, and the tokens it ran."""
+    """What the engine made of some items: one outcome each, in order, and the tokens it ran.
+
+    `padding` counts positions that it ran beside the tokens.
+    """
 
     outcomes: tuple[ItemOutcome, ...]
     tokens: int
+    padding: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class BatchOutcome:
     """The end of a batch: one outcome an item, in order, and what the run cost.
 
     `started_ns` and `ended_ns` are equal when nothing was executed. `executed_items`
-    counts the items that went into the run.
+    counts the items that went into the run, `padding` positions of it that held no token.
     """
 
     batch: Batch
@@ -72,6 +76,7 @@ class BatchOutcome:
     cpu_ns: int
     tokens: int
     executed_items: int
+    padding: int = 0
 
     @property
     def queue_ns(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,22 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from protos.measures import Reading
 from protos.orchid.v1 import worker_pb2
 from worker import engine
 from worker.changes import Changes
 from worker.config import WorkerConfig
+from worker.cpu_plan import Throttling
 from worker.encoder_kind import EncoderKind
 from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine
 from worker.generation.loop import DecodeLoop
 from worker.generation.warmup import DecodeWarmup
 from worker.host import ModelHost
 from worker.loop import Clocks, EngineLoop
+from worker.measures import BatchMeasures
 from worker.memory import memory_room
 from worker.meter import LoadMeter
+from worker.metrics import readings
 from worker.prepared import default_cache
 from worker.profile import VariantProfile
 from worker.profile_file import own_machine, profiles_of
@@ -44,10 +48,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Clocks, meters, the generator and a way to wait, made by the process and passed down."""
+    """Clocks, meters, the generator and a way to wait, made by the process and passed down.
+
+    `wall_ns` is the time since the epoch.
+    """
 
     clocks: Clocks
+    wall_ns: Callable[[], int]
     meter: LoadMeter
+    throttling: Callable[[], Throttling]
     tracing: Tracing
     generator: np.random.Generator
     wait_s: Callable[[float], None]
@@ -102,6 +111,9 @@ class Service(Protocol):
     async def stop(self) -> None:
         """Ends the engine thread; work that is left is answered as unavailable."""
 
+    def measured(self) -> Iterator[Reading]:
+        """What was measured of its work, for the event loop to read."""
+
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
 
@@ -147,12 +159,14 @@ class EncoderService:
         )
         self.drainer = Drainer(self.engine, around.changes.notify)
         self._meter = means.meter
+        self._measures = BatchMeasures()
         self._watchdog = Watchdog(self.engine, now_ns, around.loop.call_later)
         parts = ExecuteParts(
             engine=self.engine,
             host=self.host,
             watchdog=self._watchdog,
             tracing=means.tracing,
+            measures=self._measures,
             load=self.load,
             now_ns=now_ns,
             max_message_bytes=config.max_message_bytes,
@@ -172,6 +186,11 @@ class EncoderService:
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
         return convert.load_to(self.engine.state(), self._meter.latest)
+
+    def measured(self) -> Iterator[Reading]:
+        """What was measured of its work, for the event loop to read."""
+        yield from readings.of_loop(self.engine.state())
+        yield from readings.of_batches(self._measures)
 
     def _on_engine(self, function: Callable[[], T]) -> T:
         try:
@@ -252,6 +271,11 @@ class DecodeService:
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
         return convert.load_to(self.engine.state(), self._meter.latest, self.engine.loads)
+
+    def measured(self) -> Iterator[Reading]:
+        """What was measured of its work, for the event loop to read."""
+        yield from readings.of_loop(self.engine.state())
+        yield from readings.of_lanes(self.engine.loads)
 
 
 def _common(around: Surroundings, host: ModelHost, drainer: Drainer) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Progress:
     sends: int = 0
     lost: int = 0
     first_token_ns: int = 0
+    first_in_target: bool = False
     finish: str = ""
     choice: Choice | None = None
     usage: GenerationUsage | None = None
@@ -77,6 +78,10 @@ class House(Protocol):
     def now_ns(self) -> int: ...
 
     def candidates(self, plan: Plan) -> list[Candidate]: ...
+
+    def admitted(self, generation: Generation, queue_ns: int) -> None: ...
+
+    def began(self, generation: Generation) -> None: ...
 
     def ended(self, generation: Generation, error: BaseException | None) -> None: ...
 
@@ -303,6 +308,7 @@ class Generation:
         if isinstance(event, Placed):
             self.progress.prompt_tokens = event.prompt_tokens
             self.progress.cached_tokens = event.cached_tokens
+            self._house.admitted(self, event.queue_ns)
             return Admitted(event.prompt_tokens, event.cached_tokens, event.queue_ns, provenance)
         if isinstance(event, Finished):
             self._told = True
@@ -320,6 +326,8 @@ class Generation:
         progress.first_token_ns = now - self.plan.arrived_ns
         if lane is None or candidate is None or progress.choice is None:
             return
+        progress.first_in_target = now - self._sent_ns <= progress.choice.target_ns
+        self._house.began(self)
         lane.begun(self.plan.id)
         # A prompt that was cached says nothing of what reading one takes.
         if not progress.cached_tokens:

@@ -23,10 +23,13 @@ from controlplane.errors import (
 )
 from controlplane.generation.checks import check_ask
 from controlplane.generation.lanes import Lanes
+from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan, Progress
 from controlplane.generation.records import Caller, GenerationAsk, Prompt
 from controlplane.generation.routing import Candidate, candidates, long_enough, unready
 from controlplane.generation.spans import span_attributes
+from controlplane.measures import NONE, Callers
+from controlplane.policy.records import RequestClass
 from controlplane.registry import Registry
 from controlplane.telemetry import Telemetry, is_sampled, traceparent_of
 from controlplane.wording import listed, shown
@@ -35,6 +38,9 @@ _MS = 1_000_000
 _LONGEST_DEADLINE_MS = 24 * 3600 * 1000
 SPAN = "orchid.generate"
 ANYONE = Caller()
+
+
+Listener = Callable[[Plan, Progress, int, BaseException | None], None]
 
 
 class Prompting(Protocol):
@@ -55,8 +61,10 @@ class Generations:
         *,
         now_ns: Callable[[], int],
         telemetry: Telemetry | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self.lanes = lanes
+        self.measures = GenerationMeasures(callers or Callers(config.classes))
         self._config = config
         self._registry = registry
         self._prompts = prompts
@@ -70,6 +78,8 @@ class Generations:
         self._redispatched: Counter[str] = Counter()
         self._mean_ns = 1e9
         self._draining = False
+        # Told of every generation that was checked and has ended, and how long it was here.
+        self.listener: Listener | None = None
 
     # --- callers --------------------------------------------------------------------
 
@@ -93,6 +103,7 @@ class Generations:
             span = self._telemetry.start(caller.traceparent, arrived, SPAN)
         counted = ask.model if self._known(ask.model) else ""
         self._arrived[counted] += 1
+        self.measures.arrived(counted or NONE, ask.klass)
         if span is not None:
             self._spans[number] = span
         try:
@@ -100,7 +111,7 @@ class Generations:
             generation = self._open[number] = Generation(self, plan, Progress())
         except BaseException as error:
             self._arrived[counted] -= 1
-            self._count(counted, error)
+            self._count(counted, ask.klass, error, Progress())
             self._close_span(number, ask, Progress(), arrived, error)
             raise
         try:
@@ -149,14 +160,27 @@ class Generations:
         """Where it may go now; raises Unavailable or Unsatisfiable."""
         return candidates(self._registry, self.lanes, plan.model, plan.klass)
 
+    def admitted(self, generation: Generation, queue_ns: int) -> None:
+        """A worker gave it a place."""
+        self.measures.admitted(generation.plan, generation.progress, queue_ns)
+
+    def began(self, generation: Generation) -> None:
+        """Its first token is there."""
+        self.measures.began(generation.plan, generation.progress)
+
     def ended(self, generation: Generation, error: BaseException | None) -> None:
         """A generation has ended and freed what it held."""
         plan, progress = generation.plan, generation.progress
         del self._open[plan.id]
         self._arrived[plan.model.name] -= 1
         self._redispatched[plan.model.name] += progress.lost if progress.sends > 1 else 0
-        self._mean_ns += 0.1 * (self._now_ns() - plan.arrived_ns - self._mean_ns)
-        self._count(plan.model.name, error)
+        took_ns = self._now_ns() - plan.arrived_ns
+        self._mean_ns += 0.1 * (took_ns - self._mean_ns)
+        self._count(plan.model.name, plan.klass, error, progress)
+        if error is None:
+            self.measures.completed(plan, progress, took_ns)
+        if self.listener is not None:
+            self.listener(plan, progress, took_ns, error)
         self._close_span(plan.id, plan.ask, progress, plan.arrived_ns, error)
 
     # --- from an ask to a plan ------------------------------------------------------
@@ -243,8 +267,12 @@ class Generations:
         membership = self._registry.membership(model)
         return membership is not None and membership.model.generates
 
-    def _count(self, model: str, error: BaseException | None) -> None:
-        self._outcomes.setdefault(model, Counter())[_outcome(error)] += 1
+    def _count(
+        self, model: str, klass: RequestClass, error: BaseException | None, progress: Progress
+    ) -> None:
+        outcome = _outcome(error)
+        self._outcomes.setdefault(model, Counter())[outcome] += 1
+        self.measures.end(model or NONE, klass, outcome, error, progress)
 
     def _close_span(
         self,

@@ -15,6 +15,14 @@ class Decile(NamedTuple):
     observed: float
 
 
+class Sums(NamedTuple):
+    """Totals of one tenth: runs, the chances they were given, and those on time."""
+
+    runs: int
+    chances: float
+    on_time: int
+
+
 class Calibration:
     """Counts of runs that ended, by the chance they were given at dispatch."""
 
@@ -31,6 +39,11 @@ class Calibration:
         self._runs[decile] += 1
         self._on_time[decile] += on_time
         self._chances[decile] += chance
+
+    def sums(self) -> list[Sums]:
+        """Totals that only grow, from the least to the most likely."""
+        columns = zip(self._runs, self._chances, self._on_time, strict=True)
+        return [Sums(runs, chances, on_time) for runs, chances, on_time in columns]
 
     def deciles(self) -> list[Decile]:
         """From the least to the most likely; a decile without runs is all zero."""

@@ -138,6 +138,19 @@ class Price:
         reason = _why(chosen, fastest, estimates, chances)
         return run(reason, estimates[chosen], estimates, situation, chances[chosen])
 
+    def price_per_s(self) -> float:
+        """Accurate answers that the next second of a worker is worth, as of the last arrival.
+
+        `(h(0) - h(tau)) / tau` behind an empty queue, for the service tau of the fastest variant.
+        """
+        values, traffic, workers = self._values, self._traffic, self._workers
+        services = [traffic.services_ns[number] for number in traffic.eligible]
+        if values is None or not values.ready or not workers or not services:
+            return 0.0
+        service = min(services)
+        now, later = values.after(traffic.rate_per_ns(), [0.0, service / workers])
+        return (now - later) / service * 1e9
+
     def _future(
         self, values: HeadValues, situation: Situation, shares_ns: Sequence[float]
     ) -> list[float]:

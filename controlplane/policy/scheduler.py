@@ -60,6 +60,11 @@ class Scheduler:
         """Way to a worker and back, work excluded."""
         return self._hands.trip_ns
 
+    @property
+    def host_cpu_percent(self) -> float:
+        """How busy the workers' whole machines are, smoothed, 0 to 100."""
+        return self._host.percent
+
     def assume_trip(self, trip_ns: float) -> None:
         """Take this for a way there and back until it is measured."""
         self._hands.trip_ns = trip_ns

@@ -11,7 +11,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from controlplane.config import ControlPlaneConfig
-from controlplane.generation.service import Generations
+from controlplane.generation.open import Plan, Progress
+from controlplane.generation.service import Generations, Listener
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.fleet import FleetServicer
@@ -59,7 +60,9 @@ class ControlPlaneServer:
         self._config = config
         self._server = grpc.aio.server(options=_options(config))
         intake = self.intake = Intake(config, parts.queue, parts.tokenizing)
-        catalogue = self.catalogue = Catalogue(parts.registry, Statistics(parts.wall_ms))
+        statistics = Statistics(parts.wall_ms)
+        catalogue = self.catalogue = Catalogue(parts.registry, statistics)
+        parts.generations.listener = _counting(statistics)
         self._streams = OpenStreams(intake)
         oip = OipServicer(
             intake, self._streams, catalogue, parts.registry, parts.repository, parts.version
@@ -105,6 +108,21 @@ class ControlPlaneServer:
         self._health.drain()
         self._streams.drain()
         await self._server.stop(grace_s)
+
+
+def _counting(statistics: Statistics) -> Listener:
+    """Counts generations of every front door as requests of their model are counted."""
+
+    def count(plan: Plan, progress: Progress, took_ns: int, error: BaseException | None) -> None:
+        counters = statistics.counters(plan.model.name, plan.model.version)
+        if error is not None or progress.usage is None:
+            counters.failed(took_ns)
+        else:
+            counters.generated(
+                plan.ask.limits.n, progress.usage.queue_ns, progress.first_token_ns, took_ns
+            )
+
+    return count
 
 
 class _GenericOnly:

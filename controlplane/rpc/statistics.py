@@ -82,6 +82,19 @@ class ModelCounters:
         batch.infer_ns += outcome.execute_ns
         batch.output_ns += output_ns
 
+    def generated(self, answers: int, queue_ns: int, first_token_ns: int, total_ns: int) -> None:
+        """Count a whole generation, with its times from arrival on.
+
+        Input is what reading the prompt took, inference what came after the first token.
+        """
+        self.last_inference_ms = self.wall_ms()
+        self.inferences += answers
+        self.success.add(total_ns)
+        self.queue.add(queue_ns)
+        self.compute_input.add(max(0, first_token_ns - queue_ns))
+        self.compute_infer.add(max(0, total_ns - first_token_ns))
+        self.compute_output.add(0)
+
     def failed(self, ns: int) -> None:
         """Count a request that got no answer, `ns` after it arrived."""
         self.fail.add(ns)

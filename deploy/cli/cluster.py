@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,14 @@ def up(
             "which is nowhere."
         ),
     ] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the control plane serves metrics, host:port; workers take the ports that "
+            "follow. Default: its configuration, else 127.0.0.1:9464 or the next free port."
+        ),
+    ] = None,
+    no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Serve no metrics.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when ready; `orchid down` stops it.")
     ] = False,
@@ -114,6 +123,10 @@ def up(
             f"no models in {settings.repository}",
             "orchid models build (or --small, or --language-model) makes one",
         )
+    try:
+        metrics, exact = _metrics(metrics_listen, no_metrics, config)
+    except ConfigError as error:
+        fail(str(error))
     spec = ClusterSpec(
         workers=budget.encoders,
         decode_threads=budget.decode_threads,
@@ -123,6 +136,8 @@ def up(
         config=config,
         listen=listen,
         http=http,
+        metrics=metrics,
+        metrics_exact=exact,
         policy=policy,
         repository=repository,
         supervise=True,
@@ -160,6 +175,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
                 warn(failures(cluster.failed))
             served = _served(cluster.address, cluster.http_address)
             console.print(f"serving on {served}; Ctrl-C stops it")
+            _print_metrics(console, cluster.metrics_addresses())
 
         cluster = LocalCluster(spec)
         run_until_signalled(cluster, ready_timeout_s=timeout, on_progress=show, on_ready=ready)
@@ -180,9 +196,12 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
         "--config": spec.config,
         "--listen": spec.listen,
         "--http": spec.http,
+        "--metrics-listen": spec.metrics if spec.metrics_exact else None,
         "--policy": spec.policy,
     }
     arguments = ["--oversubscribe"]
+    if not spec.metrics:
+        arguments.append("--no-metrics")
     for name, value in options.items():
         if value is not None:
             arguments += [name, str(value)]
@@ -198,6 +217,7 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
     stop = "orchid down" if usual else f"orchid down --state {spec.directory}"
     served = _served(record.address, record.http)
     console.print(f"serving on {served}; `{stop}` stops it")
+    _print_metrics(console, record.metrics_addresses())
     if record.message:
         fail(record.message, "the other models serve; repair these, then `orchid models load`")
 
@@ -205,6 +225,30 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
 def _served(address: str, http: str) -> str:
     """Where a cluster serves, for a console."""
     return f"[bold]{address}[/]" + (f" and [bold]http://{http}/v1[/]" if http else "")
+
+
+def _metrics(listen: str | None, off: bool, config: Path | None) -> tuple[str, bool]:
+    """Where metrics are to be served first, and whether only there."""
+    from controlplane.config import ControlPlaneConfig
+    from deploy.config import load_config
+    from deploy.metrics_ports import DEFAULT_METRICS
+
+    if off:
+        if listen:
+            fail("--metrics-listen and --no-metrics exclude each other")
+        return "", False
+    given = {} if listen is None else {"metrics_listen": listen}
+    configured = load_config(ControlPlaneConfig, "controlplane", config, os.environ, given)
+    if configured.metrics_listen:
+        return configured.metrics_listen, True
+    return DEFAULT_METRICS, False
+
+
+def _print_metrics(console: Console, addresses: Mapping[str, str]) -> None:
+    """Where metrics are served, the control plane's first."""
+    if addresses:
+        told = ", ".join(f"{name} http://{address}/metrics" for name, address in addresses.items())
+        console.print(f"metrics: {told}", highlight=False)
 
 
 def down(state: StateOption = DEFAULT_STATE) -> None:
@@ -254,8 +298,12 @@ def status(
     from rich.console import Console
 
     from deploy.fleet import FleetError, fetch_status
+    from deploy.state import StateDirectory
 
     target = chosen_address(address, state)
+    record = StateDirectory(state).read()
+    # Another control plane's metrics are not known here.
+    local = record.metrics_addresses() if record and record.address == target else {}
     try:
         found = fetch_status(target)
     except FleetError as error:
@@ -264,9 +312,11 @@ def status(
         import json as encoder
         from dataclasses import asdict
 
-        typer.echo(encoder.dumps(asdict(found), indent=1))
+        typer.echo(encoder.dumps(asdict(found) | {"metrics": local}, indent=1))
     else:
-        _print_status(Console(), found)
+        console = Console()
+        _print_status(console, found)
+        _print_metrics(console, local)
 
 
 def _print_status(console: Console, status: FleetStatus) -> None:

@@ -17,6 +17,9 @@ def controlplane(
     http_listen: Annotated[
         str | None, typer.Option(help="host:port to serve OpenAI's API on. Default: nowhere.")
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="host:port to serve metrics on. Default: nowhere.")
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="price, or one to compare with; see docs/operations.md.")
     ] = None,
@@ -26,7 +29,12 @@ def controlplane(
     Settings come from the file's `controlplane:` section, then ORCHID_CONTROLPLANE_*
     variables, then these options.
     """
-    overrides = {"listen": listen, "http_listen": http_listen, "policy": policy}
+    overrides = {
+        "listen": listen,
+        "http_listen": http_listen,
+        "metrics_listen": metrics_listen,
+        "policy": policy,
+    }
     _serve("controlplane", config, overrides)
 
 
@@ -40,6 +48,9 @@ def worker(
     worker_class: Annotated[
         str | None, typer.Option(help="encoder, or decode for models that generate text.")
     ] = None,
+    metrics_listen: Annotated[
+        str | None, typer.Option(help="host:port to serve metrics on. Default: nowhere.")
+    ] = None,
 ) -> None:
     """Run a worker in the foreground.
 
@@ -51,6 +62,7 @@ def worker(
         "controlplane": controlplane,
         "repository": repository,
         "worker_class": worker_class,
+        "metrics_listen": metrics_listen,
     }
     _serve("worker", config, overrides)
 
@@ -67,6 +79,9 @@ def _serve(service: str, config: Path | None, options: dict[str, Any]) -> None:
             overrides={key: value for key, value in options.items() if value is not None},
             ready=lambda address: typer.echo(f"{service} listens on {address}", err=True),
             http_ready=lambda address: typer.echo(f"{service} serves HTTP on {address}", err=True),
+            metrics_ready=lambda address: typer.echo(
+                f"{service} serves metrics on {address}", err=True
+            ),
         )
     except ConfigError as error:
         fail(str(error))

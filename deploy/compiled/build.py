@@ -29,6 +29,8 @@ PACKAGES = {
         "work.py",
         "ends.py",
         "counters.py",
+        "histogram.py",
+        "measures.py",
         "pending.py",
         "expiry.py",
         "pump.py",
@@ -53,6 +55,8 @@ PACKAGES = {
     "worker": (
         "errors.py",
         "records.py",
+        "histogram.py",
+        "measures.py",
         "jobs.py",
         "loop.py",
         "runs.py",

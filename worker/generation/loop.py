@@ -271,7 +271,7 @@ class DecodeLoop:
         for key in gone:
             del self._lanes[key]
         self.loads = tuple(
-            LaneLoad(lane.model, lane.variant, lane.scheduler.load())
+            LaneLoad(lane.model, lane.variant, lane.scheduler.load(), lane.scheduler.measured())
             for lane in self._lanes.values()
         )
         for key in gone:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from worker.errors import WorkerError
 from worker.generation.sampling import SamplingParameters
+from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.records import DecodeState
 
 # Bounds of what one generation may ask.
@@ -142,8 +143,9 @@ GenerationEvent: TypeAlias = Admitted | Delta | Finished | Usage | Failed
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """What the lane of one variant holds."""
+    """What the lane of one variant holds and has measured."""
 
     model: str
     variant: str
     state: DecodeState
+    measures: SequenceMeasures

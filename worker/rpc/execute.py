@@ -15,6 +15,7 @@ from worker.errors import InvalidInput, WorkerError
 from worker.host import ModelHost
 from worker.jobs import Job
 from worker.loop import EngineLoop
+from worker.measures import BatchMeasures
 from worker.records import Batch, BatchOutcome
 from worker.rpc.convert import batch_from, batch_result_parts, output_bytes, write_batch_result
 from worker.rpc.handlers import decoded
@@ -35,6 +36,7 @@ class ExecuteParts:
     host: ModelHost
     watchdog: Watchdog
     tracing: Tracing
+    measures: BatchMeasures
     load: Callable[[], worker_pb2.WorkerLoad]
     now_ns: Callable[[], int]
     max_message_bytes: int
@@ -154,6 +156,7 @@ class ExecuteStream:
                 del self._jobs[item.item_id]
         self._ready.append(outcome)
         self._awake.set()
+        self._parts.measures.record(outcome)
         self._parts.tracing.record(outcome)
 
     def _responses(self) -> Iterator[worker_pb2.ExecuteResponse | bytes]:

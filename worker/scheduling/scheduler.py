@@ -13,6 +13,7 @@ from worker.scheduling.admission import fits_token_targets, queue_order, slack_n
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import drain_ns, late_ns
+from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
 from worker.scheduling.pool import BlockPool
 from worker.scheduling.preemption import victims_for
@@ -67,6 +68,7 @@ class DecodeScheduler:
         self._ratio = 1.0
         self._generated = 0
         self._shed = 0
+        self._measures = SequenceMeasures()
 
     # --- from outside, at any time -----------------------------------------------------
 
@@ -165,16 +167,19 @@ class DecodeScheduler:
             raise ValueError("a sequence with logits has no token")
         self._running = None
         self.cost.learn(load_of(step.parts), took_ns)
+        self._measures.ran(step, took_ns)
         self._charge(step, took_ns)
         ended = []
         for part in step.parts:
             sequence = self._homes.resident[part.sequence_id]
             sequence.account(now_ns)
+            self._measures.computed(sequence, len(part.tokens))
             sequence.computed += len(part.tokens)
             self._homes.publish(sequence)
             if sequence.cancelled:
                 self._homes.remove(sequence)
             elif part.wants_logits:
+                self._measures.token(sequence, now_ns)
                 sequence.append(tokens[part.sequence_id], now_ns)
                 self._generated += 1
                 if not sequence.remaining:
@@ -225,6 +230,10 @@ class DecodeScheduler:
             preemptions=self._homes.preemptions,
             shed=self._shed,
         )
+
+    def measured(self) -> SequenceMeasures:
+        """A copy of what was measured so far."""
+        return self._measures.copy(self._homes.resident.values())
 
     def snapshot(self) -> SchedulerSnapshot:
         """Everything as a value, for `invariants.violations`."""
@@ -329,6 +338,7 @@ class DecodeScheduler:
                 waited.append(sequence)
                 continue
             if self._may_enter(sequence, now_ns):
+                self._measures.admitted(sequence, now_ns)
                 self._homes.admit(sequence, now_ns, reserve=self.policy.reserve)
                 admitted.append(sequence.order)
                 continue

@@ -17,6 +17,7 @@ from worker.engine import RunToken, Session
 from worker.host import ModelHost
 from worker.jobs import Token
 from worker.loop import Clocks, EngineLoop
+from worker.measures import BatchMeasures
 from worker.memory import memory_room
 from worker.records import Execution, Item
 from worker.rpc.execute import ExecuteParts, ExecuteStream
@@ -79,7 +80,14 @@ async def parts(repository: Path) -> AsyncIterator[ExecuteParts]:
     watchdog = Watchdog(engine, time.monotonic_ns, loop.call_later)
     tracing = start_tracing("", "w", 1.0, 0)
     yield ExecuteParts(
-        engine, host, watchdog, tracing, worker_pb2.WorkerLoad, time.monotonic_ns, 1 << 20
+        engine,
+        host,
+        watchdog,
+        tracing,
+        BatchMeasures(),
+        worker_pb2.WorkerLoad,
+        time.monotonic_ns,
+        1 << 20,
     )
     watchdog.stop()
     engine.stop()
