@@ -15,7 +15,7 @@ PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check check-native format lint bench proto proto-check clean
+.PHONY: help setup demo test check check-deploy check-native format lint bench proto proto-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ format: $(READY) ## rewrite files in the project's format
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
+
+check-deploy: $(COMPILED) ## Prometheus rules, configuration and a real scrape, by promtool
+	bash deploy/observability/check.sh
+	$(BIN)/pytest -q tests/unit/deploy/test_observability.py tests/integration/test_metrics.py
 
 check-native: $(READY) ## C++ tests under the address and undefined-behaviour sanitizers
 	bash cpp/tests/run_sanitized.sh $(abspath $(BIN)/python)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,26 +18,15 @@ from deploy.cluster import ClusterError, ClusterSpec, LocalCluster
 from deploy.state import StateDirectory
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 from tests.integration.support import PATIENT, TEXT, settled
+from tests.metrics_table import documented
 from worker.models.synthetic import build_synthetic
 from worker.models.synthetic_generator import build_tiny_generator
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 ENCODER, GENERATOR = "tiny", "tiny-chat"
 REQUESTS, GENERATIONS, TOKENS = 20, 3, 12
 SECRET = "zanzibar"
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-def documented() -> dict[str, tuple[str, frozenset[str]]]:
-    """Type and labels of each metric of the tables."""
-    row = re.compile(r"^\| `((?:orchid|process|target)_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
-    found = {}
-    for name, kind, labels in row.findall(DOCS.read_text()):
-        assert name not in found, f"{name} is listed twice"
-        words = re.sub(r"workers:|;", ",", labels).split(",")
-        found[name] = kind, frozenset(word.strip() for word in words if word.strip())
-    return found
 
 
 def scrape(address: str) -> tuple[dict[str, str], Samples, str]:
@@ -164,6 +155,17 @@ def test_what_is_served_is_what_happened(traffic: LocalCluster) -> None:
 def test_no_content_is_in_any_scrape(traffic: LocalCluster) -> None:
     for address in traffic.metrics_addresses().values():
         assert SECRET not in scrape(address)[2]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_every_scrape(traffic: LocalCluster) -> None:
+    for name, address in traffic.metrics_addresses().items():
+        text = scrape(address)[2]
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True
+        )
+        assert checked.returncode == 0, (name, checked.stderr)
+        assert not checked.stderr and not checked.stdout
 
 
 def test_prometheus_finds_the_processes(traffic: LocalCluster) -> None:

@@ -46,3 +46,16 @@ def test_a_deadline_comes_from_the_nearest_that_says_one() -> None:
     assert config.deadline_ms("any", 0) == 300
     assert config.deadline_ms("", 0) == 300
     assert ControlPlaneConfig().deadline_ms("", 0) == 10_000
+
+
+@pytest.mark.parametrize("value", ["9464", ":9464", "host:", "host:70000", "unix:/run/x"])
+def test_metrics_are_served_at_a_host_and_port(value: str) -> None:
+    with pytest.raises(ValueError, match="metrics_listen must be host:port"):
+        ControlPlaneConfig(metrics_listen=value)
+
+
+def test_metrics_are_pushed_only_to_somebody() -> None:
+    with pytest.raises(ValueError, match=r"metrics_push_ms needs telemetry\.otlp_endpoint"):
+        ControlPlaneConfig(metrics_push_ms=1000)
+    telemetry = TelemetryConfig(otlp_endpoint="127.0.0.1:4317")
+    assert ControlPlaneConfig(metrics_push_ms=1000, telemetry=telemetry).metrics_push_ms == 1000

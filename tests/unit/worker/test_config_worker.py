@@ -46,3 +46,14 @@ def test_addresses_that_are_accepted(address: str) -> None:
 def test_a_wrong_value_is_named(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=key):
         WorkerConfig(**{key: value})
+
+
+@pytest.mark.parametrize("value", ["9464", ":9464", "host:70000", "unix:/run/x"])
+def test_metrics_are_served_at_a_host_and_port(value: str) -> None:
+    with pytest.raises(ValueError, match=r"metrics_listen: expected host:port"):
+        WorkerConfig(metrics_listen=value)
+
+
+def test_metrics_are_pushed_only_to_somebody() -> None:
+    with pytest.raises(ValueError, match="metrics_push_ms: needs otlp_endpoint"):
+        WorkerConfig(metrics_push_ms=1000)
