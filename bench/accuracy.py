@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from bench.load.codec import NativeCodec
 from bench.load.plan import LoadPlan, Workload
 from bench.report import Report, host_facts, make_report
 from bench.workloads import evidence_of
+from deploy.channels import aio_channel
 from deploy.cluster import ClusterSpec, LocalCluster
 
 _IN_FLIGHT = 16
@@ -94,7 +94,7 @@ async def _predict(plan: LoadPlan, texts: Sequence[str]) -> NDArray[np.int64]:
     codec = NativeCodec()
     predicted = np.full(len(texts), -1, np.int64)
     rows = iter(range(len(texts)))
-    async with grpc.aio.insecure_channel(plan.target) as channel:
+    async with aio_channel(plan.target) as channel:
         call: Any = channel.unary_unary(codec.unary_method)
 
         async def work() -> None:

@@ -20,13 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import grpc
-
 from bench.load.codec import OipCodec
 from bench.load.metrics import LoadResult
 from bench.load.plan import LoadPlan, Payload, Protocol, Workload
 from bench.load.run import run_load
 from bench.report import Report, host_facts, make_report
+from deploy.channels import channel as channel_to
 from deploy.cluster import ClusterSpec, LocalCluster
 from deploy.transport import FEWER_THREADS, SWITCH, as_it_comes
 
@@ -249,7 +248,7 @@ def _one_answer(address: str, workload: Workload) -> bytes:
     plan = LoadPlan(
         address, MODEL, 1.0, mode="closed", protocol="oip", variant=VARIANT, payload="ids"
     )
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         call: Any = channel.unary_unary(codec.unary_method)
         answer: bytes = call(codec.body(plan, workload.texts[0]), timeout=10)
     return answer

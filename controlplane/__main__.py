@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import ssl
 import sys
 import time
 import uuid
@@ -31,7 +32,9 @@ from controlplane.rpc.fleet import FleetServicer
 from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.server import ControlPlaneServer, Parts
+from controlplane.security.house import Security, make_security
 from controlplane.telemetry import Telemetry
+from protos.tls import listener_context
 
 if TYPE_CHECKING:
     from controlplane.http.door import HttpDoor
@@ -49,9 +52,12 @@ _SWITCH_INTERVAL_S = 0.0005
 class ControlPlane:
     """One control plane, from its parts to the end of its last request."""
 
-    def __init__(self, config: ControlPlaneConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: ControlPlaneConfig, loop: asyncio.AbstractEventLoop, security: Security
+    ) -> None:
         now_ns = time.monotonic_ns
         self._config = config
+        self._security = security
         self._telemetry = Telemetry(
             config.telemetry, epoch_offset_ns=time.time_ns() - time.monotonic_ns()
         )
@@ -88,7 +94,13 @@ class ControlPlane:
             process=psutil.Process(),
         )
         self._fleet = FleetServicer(
-            config, registry, self._dispatcher, self._generations, status=status, now_ns=now_ns
+            config,
+            registry,
+            self._dispatcher,
+            self._generations,
+            status=status,
+            now_ns=now_ns,
+            certificates=security.certificates,
         )
         self._server = ControlPlaneServer(
             config,
@@ -102,6 +114,7 @@ class ControlPlane:
                 version=status.version,
                 wall_ms=_wall_ms,
             ),
+            security,
         )
         self._http = self._http_door(registry) if config.http_listen else None
         self.metrics_address = ""
@@ -115,7 +128,8 @@ class ControlPlane:
                 service="controlplane",
                 version=status.version,
             )
-            self._exposition = _exposition(config, source, status.controlplane_id, loop)
+            context = listener_context(security.certificates)
+            self._exposition = _exposition(config, source, status.controlplane_id, loop, context)
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
@@ -134,6 +148,7 @@ class ControlPlane:
                 registry=registry,
                 now_ns=time.monotonic_ns,
                 wall_ms=_wall_ms,
+                security=self._security,
             ),
         )
 
@@ -173,6 +188,8 @@ class ControlPlane:
             await asyncio.to_thread(self._exposition.stop)
         self._preprocessor.close()
         self._telemetry.close()
+        if self._security.audit is not None:
+            self._security.audit.close()
 
 
 class MissingExtra(Exception):
@@ -184,13 +201,14 @@ def _exposition(
     source: MetricsSource,
     instance: str,
     loop: asyncio.AbstractEventLoop,
+    context: ssl.SSLContext | None,
 ) -> Exposition:
     from protos.exposition import Clocks, Exposition, Outlets
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     endpoint = config.telemetry.otlp_endpoint if config.metrics_push_ms else ""
     return Exposition(
-        Outlets(config.metrics_listen, endpoint, config.metrics_push_ms),
+        Outlets(config.metrics_listen, endpoint, config.metrics_push_ms, context),
         source.read,
         resource={
             "service.name": config.telemetry.service_name,
@@ -204,6 +222,10 @@ def _exposition(
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _wall_s() -> float:
+    return time.time_ns() / 1e9
 
 
 def own_version() -> str:
@@ -226,9 +248,11 @@ async def run(
 
     `ready` is called once with the bound address, before it `http_ready` and `metrics_ready`
     with those of HTTP and of metrics where they are served. Raises OSError when an address of
-    the configuration cannot be bound, MissingExtra when HTTP is asked for without its packages.
+    the configuration cannot be bound or a file of it cannot be used, MissingExtra when HTTP is
+    asked for without its packages.
     """
-    control_plane = ControlPlane(config, asyncio.get_running_loop())
+    security = make_security(config, now_ns=time.monotonic_ns, wall_s=_wall_s)
+    control_plane = ControlPlane(config, asyncio.get_running_loop(), security)
     address, http_address = await control_plane.start()
     # What exists by now lives as long as the process; the collector need not look at it.
     gc.collect()

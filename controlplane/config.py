@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from protos.audit import AuditConfig
+from protos.exposure import check_listener
+from protos.tls import TlsConfig
+
 PolicyName = Literal[
     "price", "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
 ]
@@ -110,7 +114,10 @@ class ControlPlaneConfig:
     `response_reserve_ms` of every deadline are left to the answer's way to its caller.
     Generations that bring no deadline have `default_generation_deadline_ms`; their targets
     are the time to the first token and between tokens, and `max_generations` is how many
-    may be open.
+    may be open. `insecure` allows plain text to and from other machines.
+    `identities` is the file of who may call, empty lets everybody. `max_concurrent_streams` are the
+    calls of one gRPC connection, `max_metadata_bytes` what their headers hold; an HTTP connection
+    must send each head within `http_head_timeout_ms`.
     """
 
     listen: str = "127.0.0.1:8900"
@@ -135,6 +142,14 @@ class ControlPlaneConfig:
     preprocess_queue: int = 256
     report_interval_ms: int = 50
     max_message_bytes: int = 64 * 1024 * 1024
+    max_metadata_bytes: int = 16 * 1024
+    max_concurrent_streams: int = 4096
+    http_max_connections: int = 1024
+    http_head_timeout_ms: int = 10_000
+    insecure: bool = False
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    identities: str = ""
+    audit: AuditConfig = field(default_factory=AuditConfig)
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     log_level: str = "INFO"
@@ -156,6 +171,9 @@ class ControlPlaneConfig:
             _check_host_port(name, getattr(self, name))
         if self.metrics_push_ms and not self.telemetry.otlp_endpoint:
             raise ValueError("metrics_push_ms needs telemetry.otlp_endpoint, where to push them")
+        for name in ("listen", "http_listen", "metrics_listen"):
+            address = getattr(self, name)
+            check_listener(name, address, encrypted=self.tls.serves, insecure=self.insecure)
         if not 0.0 <= self.quality_resolution < 1.0:
             raise ValueError(f"quality_resolution must be in [0, 1), got {self.quality_resolution}")
         at_least = {
@@ -172,6 +190,10 @@ class ControlPlaneConfig:
             "preprocess_queue": (self.preprocess_queue, 0),
             "report_interval_ms": (self.report_interval_ms, 1),
             "max_message_bytes": (self.max_message_bytes, 1024),
+            "max_metadata_bytes": (self.max_metadata_bytes, 4096),
+            "max_concurrent_streams": (self.max_concurrent_streams, 1),
+            "http_max_connections": (self.http_max_connections, 1),
+            "http_head_timeout_ms": (self.http_head_timeout_ms, 1),
         }
         for name, (value, least) in at_least.items():
             if value < least:

@@ -55,3 +55,11 @@ class WorkerFault(ControlPlaneError):
 
 class Cancelled(ControlPlaneError):
     """The caller went away."""
+
+
+class Unauthenticated(ControlPlaneError):
+    """The caller does not say who it is, or says it with a token that is not known here."""
+
+
+class Forbidden(ControlPlaneError):
+    """The caller is known and may not do this."""

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from controlplane.errors import InvalidRequest, Refused, Unavailable
 from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import ModelInfo, Registry
+from controlplane.text_bounds import longest_token
 
 INLINE_CHARACTERS = 512
 
@@ -38,10 +39,11 @@ class Saturation:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """A built tokenizer and one more than its highest id."""
+    """A built tokenizer, one more than its highest id, and the characters of its longest token."""
 
     tokenizer: Tokenizer
     vocabulary: int
+    longest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class _Encoder:
     tokenizer: Tokenizer
     max_tokens: int
     vocabulary: int
+    most_characters: int
 
 
 _Encoded = tuple[dict[str, bytes], dict[str, tuple[int, ...]]]
@@ -103,6 +106,7 @@ class Preprocessor:
         if encoded is not None:
             return encoded
         encoders = self._plan(model)
+        _check_characters(model, encoders, texts)
         return _checked(model, encoders, await self._in_pool(lambda: _encode(encoders, texts)))
 
     def tokenize_now(
@@ -128,11 +132,14 @@ class Preprocessor:
 
         Raises InvalidRequest when the model has none, Unavailable while no worker sent it.
         """
-        name = model.default_tokenizer
-        for each in model.tokenizers:
-            if each.name == name or not name:
-                return self._tokenizer(model.name, each.name, each.sha256).tokenizer
-        raise InvalidRequest(f"model {model.name!r} has no tokenizer; send token ids")
+        return self._default(model).tokenizer
+
+    def most_characters(self, model: ModelInfo, tokens: int) -> int:
+        """A text of more characters comes to more than so many tokens of the default tokenizer.
+
+        Raises like `tokenizer`.
+        """
+        return tokens * self._default(model).longest
 
     async def run(self, characters: int, job: Callable[[], T]) -> T:
         """What `job` makes of a text of this length: at once when it is short, else in the pool.
@@ -190,9 +197,17 @@ class Preprocessor:
         encoders = []
         for name, limit in longest.items():
             built = self._tokenizer(model.name, name, hashes.get(name, ""))
-            encoders.append(_Encoder(name, built.tokenizer, limit, built.vocabulary))
+            most = limit * built.longest
+            encoders.append(_Encoder(name, built.tokenizer, limit, built.vocabulary, most))
         self._plans[model.name] = (model, tuple(encoders))
         return tuple(encoders)
+
+    def _default(self, model: ModelInfo) -> _Tokens:
+        name = model.default_tokenizer
+        for each in model.tokenizers:
+            if each.name == name or not name:
+                return self._tokenizer(model.name, each.name, each.sha256)
+        raise InvalidRequest(f"model {model.name!r} has no tokenizer; send token ids")
 
     def _tokenizer(self, model: str, name: str, sha256: str) -> _Tokens:
         found = self._tokenizers.get(sha256)
@@ -210,7 +225,24 @@ def _build(document: bytes) -> _Tokens:
     # A document may ask for truncation; a cut text must be refused, not answered.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return _Tokens(tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1)
+    vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1
+    return _Tokens(tokenizer, vocabulary, longest_token(tokenizer, document))
+
+
+def _check_characters(
+    model: ModelInfo, encoders: tuple[_Encoder, ...], texts: Sequence[str]
+) -> None:
+    """InvalidRequest for a text so long that no tokenizer need look at it."""
+    longest = max(map(len, texts))
+    bounds = [encoder.most_characters for encoder in encoders]
+    most = max(bounds)
+    # A variant without a bound takes everything.
+    if all(bounds) and longest > most:
+        tokens = max([encoder.max_tokens for encoder in encoders])
+        raise InvalidRequest(
+            f"a text is too long for model {model.name!r}: it has {longest} characters, and one of "
+            f"{tokens} tokens has at most {most}"
+        )
 
 
 def _encode(encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict
 
+from deploy.channels import channel as channel_to
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 _NO_DEADLINE_S = 30.0
@@ -56,7 +57,7 @@ class Reply:
 
 def ask(address: str, question: Question, texts: Sequence[str]) -> list[Reply]:
     """One request a text, all in flight together; replies in the order of the texts."""
-    with grpc.insecure_channel(address) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with channel_to(address) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
         stub = inference_pb2_grpc.InferenceStub(channel)
         return list(pool.map(lambda text: _ask_one(stub, question, text), texts))
 

@@ -15,13 +15,20 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
-from deploy.fleet import FleetError, FleetStatus, fetch_status
+from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_status
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready, loading
 from deploy.restart import next_delay
-from deploy.services import ServedModels, served_models, worker_config
+from deploy.services import (
+    LauncherAccess,
+    ServedModels,
+    launcher_access,
+    served_models,
+    worker_config,
+)
 from deploy.state import ClusterRecord, RollRecord, StateDirectory, WorkerRecord, own_start
 
 _POLL_S = 0.05
@@ -69,6 +76,7 @@ class LocalCluster:
         # Those that configuration names, of both classes; empty: all of the repository.
         self._named: tuple[str, ...] = ()
         self.failed: Mapping[str, str] = {}
+        self._access: LauncherAccess | None = None
         self._stopping = threading.Event()
         self._supervisor: threading.Thread | None = None
 
@@ -95,6 +103,10 @@ class LocalCluster:
         env = {**os.environ, **self.spec.env}
         overrides = worker_overrides(self.spec, self.spec.models)
         settings = worker_config(self.spec.config, env, overrides)
+        try:
+            self._access = launcher_access(self.spec.config, env, self.spec.controlplane)
+        except AccessError as error:
+            raise ClusterError(str(error)) from None
         self._named = settings.models
         self._models = served_models(settings)
         if not self.spec.decode_threads:
@@ -346,7 +358,8 @@ class LocalCluster:
 
     def status(self) -> FleetStatus:
         """The control plane's account; raises FleetError."""
-        return fetch_status(self._address)
+        access = self._access.controlplane if self._access is not None else None
+        return fetch_status(self._address, access=access)
 
     # Inside
 
@@ -365,6 +378,11 @@ class LocalCluster:
     def _try_status(self) -> FleetStatus | None:
         try:
             return self.status()
+        except AccessRefused as refusal:
+            raise ClusterError(
+                f"{refusal}\nThe launcher looks how far its cluster is: set ORCHID_TOKEN (or "
+                "ORCHID_TOKEN_FILE) to a token of the role operate"
+            ) from None
         except FleetError:
             return None
 
@@ -383,7 +401,8 @@ class LocalCluster:
         with self._lock:
             workers = [m.child for name, m in self._members.items() if name != "controlplane"]
             addresses = [child.address for child in workers]
-        total, failed = loading(addresses, self._models.all)
+        access = self._access.workers if self._access is not None else None
+        total, failed = loading(addresses, self._models.all, access)
         served = self._models
         loads = wanted * len(served.encoders) + decoders * len(served.generators)
         return Readiness(ready, wanted + decoders, total / max(1, loads), failed)

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 import grpc
 
+from deploy.access import Access
+from deploy.channels import channel as channel_to
 from protos.inference import oip_pb2, oip_pb2_grpc
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 
 class FleetError(Exception):
     """Nothing answers at the address, or it refuses; the text says why."""
+
+
+class AccessRefused(FleetError):
+    """It answers, but not to this caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,27 +178,29 @@ class ModelProgress:
     failure: str
 
 
-def fetch_status(address: str, timeout_s: float = 5.0) -> FleetStatus:
+def fetch_status(address: str, timeout_s: float = 5.0, access: Access | None = None) -> FleetStatus:
     """Asks a control plane for its status; raises FleetError."""
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address, access=access) as channel:
         stub = fleet_pb2_grpc.FleetStub(channel)
         try:
             response = stub.GetStatus(
                 fleet_pb2.GetStatusRequest(), timeout=timeout_s, wait_for_ready=False
             )
         except grpc.RpcError as error:
-            raise FleetError(f"{address}: {_text(error)}") from None
+            raise _fault(address, error) from None
     return _status(response)
 
 
-def fetch_progress(address: str, timeout_s: float = 5.0) -> tuple[ModelProgress, ...]:
+def fetch_progress(
+    address: str, timeout_s: float = 5.0, access: Access | None = None
+) -> tuple[ModelProgress, ...]:
     """Asks a worker how far its models are; raises FleetError."""
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address, access=access) as channel:
         stub = worker_pb2_grpc.WorkerStub(channel)
         try:
             response = stub.Describe(worker_pb2.DescribeRequest(), timeout=timeout_s)
         except grpc.RpcError as error:
-            raise FleetError(f"{address}: {_text(error)}") from None
+            raise _fault(address, error) from None
     return tuple(
         ModelProgress(
             model=model.name,
@@ -211,7 +219,7 @@ def drain_worker(address: str, *, timeout_s: float, leave: bool = False) -> tupl
     raises FleetError.
     """
     request = worker_pb2.DrainRequest(timeout_ms=int(timeout_s * 1e3), exit=leave)
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         try:
             report = worker_pb2_grpc.WorkerStub(channel).Drain(request, timeout=timeout_s + 5.0)
         except grpc.RpcError as error:
@@ -221,24 +229,30 @@ def drain_worker(address: str, *, timeout_s: float, leave: bool = False) -> tupl
 
 def load_model(address: str, name: str) -> None:
     """Loads a model on every worker that has it and waits until it is ready; raises FleetError."""
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         try:
             oip_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad(
                 oip_pb2.RepositoryModelLoadRequest(model_name=name)
             )
         except grpc.RpcError as error:
-            raise FleetError(f"{address}: {_text(error)}") from None
+            raise _fault(address, error) from None
 
 
 def unload_model(address: str, name: str) -> None:
     """Takes a model off every worker and waits until it is gone; raises FleetError."""
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         try:
             oip_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryModelUnload(
                 oip_pb2.RepositoryModelUnloadRequest(model_name=name)
             )
         except grpc.RpcError as error:
-            raise FleetError(f"{address}: {_text(error)}") from None
+            raise _fault(address, error) from None
+
+
+def _fault(address: str, error: grpc.RpcError) -> FleetError:
+    codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+    refused = isinstance(error, grpc.Call) and error.code() in codes
+    return (AccessRefused if refused else FleetError)(f"{address}: {_text(error)}")
 
 
 def _text(error: grpc.RpcError) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.json_format import MessageToDict
 
+from deploy.channels import channel as channel_to
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 
 # Where the control plane says what kind of mistake a request is.
@@ -91,7 +92,7 @@ class Generator:
     """A connection to a control plane; close it, or use it in a `with` block."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address)
+        self._channel = channel_to(address)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
     def __enter__(self) -> Generator:

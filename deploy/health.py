@@ -7,6 +7,8 @@ import time
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy.channels import channel as channel_to
+
 _POLL_S = 0.5
 _STATUS = health_pb2.HealthCheckResponse.ServingStatus
 
@@ -17,7 +19,7 @@ def unready(address: str, service: str = "", timeout_s: float = 2.0) -> str:
     "" asks whether any model can be asked, a model's name about that one, `orchid.v1.Worker`
     and `orchid.v1.Fleet` whether the process itself answers and is not on its way down.
     """
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s

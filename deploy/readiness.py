@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from deploy.access import Access
 from deploy.fleet import FleetError, FleetStatus, fetch_progress
 
 
@@ -43,7 +44,7 @@ def is_ready(
 
 
 def loading(
-    addresses: Iterable[str | None], models: frozenset[str]
+    addresses: Iterable[str | None], models: frozenset[str], access: Access | None = None
 ) -> tuple[float, dict[str, str]]:
     """The sum of all workers' progress with all models, and which of `models` failed and why.
 
@@ -55,7 +56,7 @@ def loading(
         if address is None:
             continue
         with suppress(FleetError):
-            for model in fetch_progress(address, timeout_s=1.0):
+            for model in fetch_progress(address, timeout_s=1.0, access=access):
                 if model.state == "failed" and model.model in models:
                     failed[model.model] = model.failure
                 total += model.progress

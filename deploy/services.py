@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.access import Access, AccessError, access_from
 from deploy.budget import decode_share
 from deploy.config import ConfigError, load_config
 from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
@@ -51,6 +52,35 @@ def decode_config(
     return load_config(
         WorkerConfig, "decode", config, env, overrides, base="worker", defaults=defaults
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherAccess:
+    """How a launcher reaches its control plane and its workers."""
+
+    controlplane: Access
+    workers: Access
+
+
+def launcher_access(
+    config: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
+) -> LauncherAccess:
+    """What the environment says of access, and beyond that the control plane's own certificates.
+
+    Raises ConfigError, and AccessError when there is no authority to trust.
+    """
+    from controlplane.config import ControlPlaneConfig
+
+    tls = load_config(ControlPlaneConfig, "controlplane", config, env, overrides).tls
+    own = access_from(env)
+    if own.encrypted or not (tls.serves or tls.dials):
+        return LauncherAccess(own, own if tls.dials else replace(own, tls=False, ca=""))
+    if not tls.ca:
+        raise AccessError(
+            "the launcher must know whom to trust: set controlplane.tls.ca, or ORCHID_TLS_CA"
+        )
+    shown = replace(own, ca=tls.ca, certificate=tls.certificate, key=tls.key)
+    return LauncherAccess(shown, replace(shown, server_name=tls.server_name or own.server_name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,20 @@ from contextlib import closing
 import grpc
 
 
-def bind(server: grpc.aio.Server, listen: str) -> str:
+def bind(
+    server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None = None
+) -> str:
     """Binds `host:port` (port 0: any) or `unix:path`; returns the address that was bound.
+
+    With `credentials` (keep them as long as the server) it is encrypted, else plain text.
 
     Raises OSError that names the address and why it cannot be had.
     """
     try:
-        port = server.add_insecure_port(listen)
+        if credentials is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listen}: {_reason(listen) or error}") from None
     return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"

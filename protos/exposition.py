@@ -8,6 +8,7 @@ docs/decisions/0062-measured-in-plain-integers.md.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -68,12 +69,14 @@ class Clocks:
 class Outlets:
     """Where measurements go: `listen` (host:port) is scraped, `endpoint` is pushed to.
 
-    Either may be empty. `interval_ms` is the time between pushes.
+    Either may be empty. `interval_ms` is the time between pushes. With a `context` what is
+    scraped is scraped by TLS.
     """
 
     listen: str = ""
     endpoint: str = ""
     interval_ms: int = 0
+    context: ssl.SSLContext | None = None
 
 
 class Exposition:
@@ -150,6 +153,11 @@ class Exposition:
         except OSError as error:
             reason = error.strerror or error
             raise OSError(f"cannot serve metrics on {self._outlets.listen}: {reason}") from None
+        if self._outlets.context is not None:
+            # A handshake that takes its time is its own thread's, not the one's that accepts.
+            self._server.socket = self._outlets.context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         return f"{host}:{self._server.server_port}"
 
     def _uptime(self, options: CallbackOptions) -> Iterable[Observation]:

@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import psutil
@@ -130,31 +130,46 @@ def main(
 
 
 def config_from(arguments: Sequence[str]) -> WorkerConfig:
-    """Settings from options named as the keys of WorkerConfig, `--worker-class decode`.
+    """Settings from options named as the keys of WorkerConfig, `--worker-class decode`,
+    `--tls-ca FILE`.
 
     Exits with status 2 and a line of explanation for what is unknown or out of range.
     """
     parser = argparse.ArgumentParser(prog="python -m worker")
     types = get_type_hints(WorkerConfig)
     for key in fields(WorkerConfig):
-        option = "--" + key.name.replace("_", "-")
         kind = types[key.name]
-        if get_origin(kind) is tuple:
-            parser.add_argument(option, nargs="*", type=get_args(kind)[0])
-        elif kind == bool | None:
-            parser.add_argument(option, action=argparse.BooleanOptionalAction)
-        else:
-            parser.add_argument(option, type=kind)
+        if not is_dataclass(kind):
+            _add_option(parser, key.name, kind)
+            continue
+        for inner, inner_kind in get_type_hints(kind).items():
+            if not inner.startswith("__"):
+                _add_option(parser, f"{key.name}_{inner}", inner_kind)
     given = vars(parser.parse_args(arguments))
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in given.items()
-        if value is not None
-    }
     try:
+        values: dict[str, Any] = {}
+        for key in fields(WorkerConfig):
+            kind = types[key.name]
+            if is_dataclass(kind):
+                nested = {f.name: given[f"{key.name}_{f.name}"] for f in fields(kind)}
+                chosen = {name: value for name, value in nested.items() if value is not None}
+                if chosen:
+                    values[key.name] = cast(Any, kind)(**chosen)
+            elif (value := given[key.name]) is not None:
+                values[key.name] = tuple(value) if isinstance(value, list) else value
         return WorkerConfig(**values)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str, kind: Any) -> None:
+    option = "--" + name.replace("_", "-")
+    if get_origin(kind) is tuple:
+        parser.add_argument(option, nargs="*", type=get_args(kind)[0])
+    elif kind is bool or kind == bool | None:
+        parser.add_argument(option, action=argparse.BooleanOptionalAction)
+    else:
+        parser.add_argument(option, type=kind)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protos.audit import Audit
 from protos.measures import Reading
 from protos.orchid.v1 import common_pb2
+from protos.tls import listener_context, listener_credentials
 from worker import engine
 from worker.changes import Changes
 from worker.config import WorkerConfig
@@ -24,6 +26,7 @@ from worker.rpc import convert
 from worker.rpc.drain import DrainReport
 from worker.rpc.fleet_client import FleetClient
 from worker.rpc.server import WorkerServer, advertised
+from worker.security import make_callers, make_certificates
 from worker.services import DecodeService, EncoderService, Means, Service, Surroundings
 
 if TYPE_CHECKING:
@@ -63,14 +66,26 @@ class WorkerApp:
             )
         )
         self.host = self.service.host
+
+        def wall_s() -> float:
+            return means.wall_ns() / 1e9
+
+        self._certificates = make_certificates(config, wall_s)
         # Where metrics are served, once they are.
         self.metrics_address = ""
         self._version = _own_version()
         self._exposition: Exposition | None = None
         if config.metrics_listen or config.metrics_push_ms:
             self._exposition = self._make_exposition()
+        self._audit = Audit(
+            config.audit, process="worker", wall_s=wall_s, now_ns=means.clocks.now_ns
+        )
         self._server = WorkerServer(
-            self.service.servicer, listen=config.listen, max_message_bytes=config.max_message_bytes
+            self.service.servicer,
+            listen=config.listen,
+            max_message_bytes=config.max_message_bytes,
+            credentials=listener_credentials(self._certificates),
+            callers=make_callers(config, self._audit),
         )
 
     async def start(self) -> str:
@@ -113,6 +128,7 @@ class WorkerApp:
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
         self._means.tracing.shutdown()
+        self._audit.close()
 
     def _make_exposition(self) -> Exposition:
         # Loaded only where somebody looks.
@@ -124,6 +140,7 @@ class WorkerApp:
                 config.metrics_listen,
                 config.otlp_endpoint if config.metrics_push_ms else "",
                 config.metrics_push_ms,
+                listener_context(self._certificates),
             ),
             lambda: [*self._measured()],
             resource={
@@ -195,6 +212,8 @@ class WorkerApp:
             generator=self._means.generator,
             max_message_bytes=self._config.max_message_bytes,
             welcomed=self.service.servicer.welcomed,
+            certificates=self._certificates,
+            token_file=self._config.token_file,
         )
 
     def _models(self) -> list[common_pb2.ModelDescription]:

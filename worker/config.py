@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from protos.audit import AuditConfig
+from protos.exposure import check_listener, check_peer
+from protos.tls import TlsConfig
 from worker.scheduling.policies import policy_named
 
 
@@ -18,7 +21,10 @@ class WorkerConfig:
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
     `metrics_listen` is where Prometheus finds metrics, host:port, empty for nowhere;
     `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often.
-    `max_message_bytes` must equal the control plane's. `trace_sample` is the share, 0 to 1, of
+    `max_message_bytes` must equal the control plane's. `insecure` allows plain text to
+    and from other machines. `token_file` holds the bearer token to register with. `callers` are the
+    names of which a caller's certificate must hold one where `tls` asks for certificates; empty
+    takes the name by which the control plane is dialled. `trace_sample` is the share, 0 to 1, of
     the caller's sampled items that get a span here.
 
     A worker of class "decode" serves the models that generate text and no others, one variant of
@@ -50,6 +56,11 @@ class WorkerConfig:
     report_interval_ms: int = 50
     max_queued_items: int = 256
     max_message_bytes: int = 64 * 1024 * 1024
+    insecure: bool = False
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    token_file: str = ""
+    callers: tuple[str, ...] = ()
+    audit: AuditConfig = field(default_factory=AuditConfig)
     drain_timeout_ms: int = 10_000
     warm_budget_ms: int = 1_000
     otlp_endpoint: str = ""
@@ -93,6 +104,12 @@ class WorkerConfig:
         for name in ("advertise", "controlplane", "metrics_listen"):
             if getattr(self, name):
                 _check_address(name, getattr(self, name))
+        for name in ("listen", "metrics_listen"):
+            address = getattr(self, name)
+            check_listener(name, address, encrypted=self.tls.serves, insecure=self.insecure)
+        check_peer(
+            "controlplane", self.controlplane, encrypted=self.tls.dials, insecure=self.insecure
+        )
 
     @property
     def spins(self) -> bool:

@@ -38,3 +38,7 @@ class Exhausted(WorkerError):
 
 class InsufficientMemory(ModelLoadError):
     """A load that cannot fit; the text has the bytes needed and the bytes there are."""
+
+
+class Forbidden(WorkerError):
+    """The caller is not one that this worker works for."""

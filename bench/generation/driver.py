@@ -23,6 +23,7 @@ from bench.generation.plan import (
 )
 from bench.generation.record import CUT, OK, GenerationRecord, save_generations
 from bench.load.waiting import sleep_until
+from deploy.channels import aio_channel
 from protos.orchid.v1 import common_pb2, inference_pb2, worker_pb2
 
 _CONNECT_S = 30
@@ -50,7 +51,7 @@ class GenerationRun:
         """Connects, waits for the common start, sends everything, waits for the answers."""
         plan = self.plan
         path, response = _METHODS[plan.door]
-        async with grpc.aio.insecure_channel(plan.target) as channel:
+        async with aio_channel(plan.target) as channel:
             await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
             method: Any = channel.unary_stream(path, response_deserializer=response.FromString)
             gc.collect()

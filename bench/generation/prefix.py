@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import grpc
-
 from bench.generation.plan import prompt_ids
+from deploy.channels import channel as channel_to
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 
 
@@ -40,7 +39,7 @@ def measure_prefix(
     found in the cache. Raises grpc.RpcError.
     """
     times: dict[str, list[_FirstToken]] = {"cold": [], "shared": [], "other": []}
-    with grpc.insecure_channel(target) as channel:
+    with channel_to(target) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
         endings = iter(range(1, 1 << 20))
         # The first call is slower for reasons of its own.

@@ -31,6 +31,7 @@ from bench.load.record import CANCELLED_BY_DRIVER, OK, Records, save_records
 from bench.load.schedule import Schedule, load_schedule
 from bench.load.waiting import sleep_until
 from bench.sim.result import Ending
+from deploy.channels import aio_channel
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -72,7 +73,7 @@ class Run:
 
     async def execute(self, start_at_ns: Callable[[], int]) -> Records:
         """Connects, waits for the common start, sends everything, waits for the answers."""
-        async with grpc.aio.insecure_channel(self.plan.target, options=_CHANNEL_OPTIONS) as channel:
+        async with aio_channel(self.plan.target, options=_CHANNEL_OPTIONS) as channel:
             try:
                 await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
             except TimeoutError:

@@ -9,6 +9,7 @@ from controlplane.config import ControlPlaneConfig
 from controlplane.deployment import variant_table
 from controlplane.registry import Registry, WorkerIdentity
 from controlplane.rpc.wire import read_models
+from deploy.channels import channel as channel_to
 from deploy.fleet import FleetError, fetch_status
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
 
@@ -39,7 +40,7 @@ def live_model(address: str, model: str) -> SimModel:
 
 
 def _describe(address: str, model: str) -> worker_pb2.DescribeResponse:
-    with grpc.insecure_channel(address) as channel:
+    with channel_to(address) as channel:
         stub = worker_pb2_grpc.WorkerStub(channel)
         try:
             return stub.Describe(worker_pb2.DescribeRequest(models=[model]), timeout=_TIMEOUT_S)

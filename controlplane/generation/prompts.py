@@ -9,8 +9,10 @@ from typing import Protocol, TypeVar
 from tokenizers import Tokenizer
 
 from controlplane.deployed import GenerationSettings, ModelInfo
+from controlplane.errors import ContextOverflow
 from controlplane.generation.records import ChatPrompt, Message, Prompt, TextPrompt
 from controlplane.generation.template import ChatTemplates
+from controlplane.wording import shown
 
 T = TypeVar("T")
 
@@ -25,6 +27,8 @@ class TextPool(Protocol):
 
     def tokenizer(self, model: ModelInfo) -> Tokenizer: ...
 
+    def most_characters(self, model: ModelInfo, tokens: int) -> int: ...
+
     async def run(self, characters: int, job: Callable[[], T]) -> T: ...
 
 
@@ -38,7 +42,8 @@ class Prompts:
     async def tokens(self, model: ModelInfo, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a checked prompt, the model's begin token before a text or chat.
 
-        Raises Unsatisfiable or InvalidRequest for a chat that cannot be rendered, Refused
+        Raises ContextOverflow for one that is longer than any of the model's context can be,
+        Unsatisfiable or InvalidRequest for a chat that cannot be rendered, Refused
         when the pool is full, Unavailable while the tokenizer has not arrived.
         """
         settings = model.generation
@@ -46,6 +51,7 @@ class Prompts:
         if isinstance(prompt, TextPrompt):
             tokenizer = self._pool.tokenizer(model)
             text = prompt.text
+            self._check_length(model, settings, len(text))
             return await self._pool.run(len(text), lambda: encode(tokenizer, settings, text))
         if isinstance(prompt, ChatPrompt):
             return await self._chat(model, settings, prompt)
@@ -54,6 +60,7 @@ class Prompts:
     async def _chat(
         self, model: ModelInfo, settings: GenerationSettings, prompt: ChatPrompt
     ) -> tuple[int, ...]:
+        self._check_length(model, settings, sum(len(m.content) for m in prompt.messages))
         tokenizer = self._pool.tokenizer(model)
 
         def job() -> tuple[int, ...]:
@@ -71,6 +78,16 @@ class Prompts:
 
         size = sum(len(m.content) + _CHARACTERS_AROUND for m in prompt.messages)
         return await self._pool.run(size, job)
+
+    def _check_length(
+        self, model: ModelInfo, settings: GenerationSettings, characters: int
+    ) -> None:
+        most = self._pool.most_characters(model, settings.context)
+        if characters > most:
+            raise ContextOverflow(
+                f"the prompt has {characters} characters; the context of model "
+                f"{shown(model.name)} is {settings.context} tokens, which are at most {most}"
+            )
 
 
 def encode(tokenizer: Tokenizer, settings: GenerationSettings, *pieces: str) -> tuple[int, ...]:

@@ -102,12 +102,7 @@ def long_enough(
     if kept:
         return kept
     most = max(c.route.most_tokens for c in found)
-    settings = model.generation
-    assert settings is not None
-    if most >= settings.context:
-        holds = f"the context of model {shown(model.name)} is {most} tokens"
-    else:
-        holds = f"the workers of model {shown(model.name)} hold sequences of {most} tokens"
+    holds = _holds(model, most)
     if prompt_tokens >= most:
         raise ContextOverflow(
             f"the prompt has {prompt_tokens} tokens and needs at least 1 more for an answer; "
@@ -119,18 +114,36 @@ def long_enough(
     )
 
 
+def answer_fits(found: Sequence[Candidate], model: ModelInfo, max_tokens: int) -> None:
+    """ContextOverflow when an answer alone is longer than any candidate can hold."""
+    if any(not c.route.most_tokens or max_tokens < c.route.most_tokens for c in found):
+        return
+    most = max(c.route.most_tokens for c in found)
+    raise ContextOverflow(
+        f"max_tokens is {max_tokens}; {_holds(model, most)}, the prompt's among them: max_tokens "
+        f"may be up to {most - 1}"
+    )
+
+
+def _holds(model: ModelInfo, most: int) -> str:
+    settings = model.generation
+    assert settings is not None
+    if most >= settings.context:
+        return f"the context of model {shown(model.name)} is {most} tokens"
+    return f"the workers of model {shown(model.name)} hold sequences of {most} tokens"
+
+
 def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneError:
     """The error when no candidate is expected to be in time; `asked_ms` is the deadline."""
-    predicted = f"{choice.predicted_ns / _MS:.0f} ms"
-    alone = f"{choice.alone_ns / _MS:.0f} ms"
+    predicted, alone = _ms(choice.predicted_ns), _ms(choice.alone_ns)
     if choice.reason == RouteReason.TOO_SHORT:
         return TooLate(
-            f"the deadline of {asked_ms:.0f} ms is shorter than the {demand.prompt_tokens} tokens "
-            f"of the prompt take until the first token (at least {alone})"
+            f"the deadline of {_ms(asked_ms * _MS)} is shorter than the {demand.prompt_tokens} "
+            f"tokens of the prompt take until the first token (at least {alone})"
         )
     if choice.reason == RouteReason.NEVER:
         return Unsatisfiable(
-            f"first_token_target_ms leaves {choice.target_ns / _MS:.0f} ms; the "
+            f"first_token_target_ms leaves {_ms(choice.target_ns)}; the "
             f"{demand.prompt_tokens} tokens of the prompt take at least {alone} on the quickest "
             "worker"
         )
@@ -139,9 +152,16 @@ def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneErro
             f"token_target_ms is {demand.token_ns / _MS:g}; a token takes at least "
             f"{choice.token_ns / _MS:.1f} ms on the quickest worker"
         )
-    limit = min(choice.target_ns, demand.slack_ns) / _MS
+    limit = _ms(min(choice.target_ns, demand.slack_ns))
     return Refused(
-        f"the first token would come after {predicted}, its target is {limit:.0f} ms: "
+        f"the first token would come after {predicted}, its target is {limit}: "
         "prompts that came before are still being read",
         max(1, choice.retry_after_ns // _MS),
     )
+
+
+def _ms(time_ns: float) -> str:
+    """A time for a caller to read; what is little is not made nothing by rounding."""
+    milliseconds = max(0.0, time_ns / _MS)
+    digits = ".0f" if milliseconds >= 10 or not milliseconds else ".2g"
+    return f"{milliseconds:{digits}} ms"

@@ -26,7 +26,7 @@ from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan, Progress
 from controlplane.generation.records import Caller, GenerationAsk, Prompt
-from controlplane.generation.routing import Candidate, candidates, long_enough, unready
+from controlplane.generation.routing import Candidate, answer_fits, candidates, long_enough, unready
 from controlplane.generation.spans import span_attributes
 from controlplane.measures import NONE, Callers
 from controlplane.policy.records import RequestClass
@@ -200,7 +200,10 @@ class Generations:
         deadline = self._deadline(ask, caller, arrived)
         # When nobody may answer, the prompt need not be tokenised.
         found = candidates(self._registry, self.lanes, model, klass)
+        answer_fits(found, model, ask.limits.max_tokens)
         prompt = await self._tokens(model, ask, deadline)
+        if not prompt:
+            raise InvalidRequest("the prompt comes to no token; a prompt has at least one")
         long_enough(found, model, len(prompt), ask.limits.max_tokens)
         times = self._config.generation_times(klass.name)
         return Plan(

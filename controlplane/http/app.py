@@ -17,6 +17,7 @@ from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.models import Models
 from controlplane.http.problems import NoRoute, WrongMethod, problem_of
+from controlplane.security.guard import ANYBODY, INFER, READ
 from controlplane.wording import shown
 
 
@@ -34,10 +35,11 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
     """The ASGI application; everything it answers is JSON or server-sent events."""
 
     def reads(path: str, handler: Handler) -> Route:
-        return Route(path, Endpoint(path, handler, settings, reads=True), methods=["POST"])
+        endpoint = Endpoint(path, handler, settings, accepted=INFER, reads=True)
+        return Route(path, endpoint, methods=["POST"])
 
-    def shows(path: str, handler: Handler) -> Route:
-        return Route(path, Endpoint(path, handler, settings), methods=["GET"])
+    def shows(path: str, handler: Handler, accepted: frozenset[str]) -> Route:
+        return Route(path, Endpoint(path, handler, settings, accepted=accepted), methods=["GET"])
 
     async def refused(request: Request, error: Exception) -> Response:
         problem = problem_of(_refusal(request, error))
@@ -47,10 +49,10 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
 
     return Starlette(
         routes=[
-            shows("/health", handlers.models.health),
-            shows("/health/live", handlers.models.live),
-            shows("/v1/models", handlers.models.index),
-            shows("/v1/models/{model:path}", handlers.models.one),
+            shows("/health", handlers.models.health, ANYBODY),
+            shows("/health/live", handlers.models.live, ANYBODY),
+            shows("/v1/models", handlers.models.index, READ),
+            shows("/v1/models/{model:path}", handlers.models.one, READ),
             reads("/v1/completions", handlers.completions.create),
             reads("/v1/chat/completions", handlers.chat.create),
             reads("/v1/embeddings", handlers.embeddings.create),

@@ -9,6 +9,8 @@ from controlplane.http.problems import InvalidField, ModelNotFound
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.rpc.asks import LIMITS, MAX_NAME, explicit_deadline, request_class
 from controlplane.rpc.catalogue import Catalogue, ModelView
+from controlplane.security.guard import tenant_of
+from controlplane.security.identities import ANY_TENANT
 
 _MS = 1_000_000
 
@@ -24,8 +26,9 @@ def find(catalogue: Catalogue, name: str) -> ModelView:
 def class_asked(call: Call, body: Demands) -> RequestClass:
     """Who asks and what the answer must satisfy: the body's word, else the headers'.
 
-    The tenant is the body's `tenant`, the header's, or `user`, in this order. Raises
-    InvalidField for a name that is too long.
+    The tenant is that of the call's identity; without one the body's `tenant`, the header's, or
+    `user`, in this order. Raises InvalidField for a name that is too long, Forbidden for the
+    tenant of somebody else.
     """
     for field, value in (("user", body.user), (TENANT, call.headers.get(TENANT))):
         if value is not None and len(value) > MAX_NAME:
@@ -34,13 +37,21 @@ def class_asked(call: Call, body: Demands) -> RequestClass:
     if len(prohibited) > LIMITS.names:
         raise InvalidField("prohibited_variants", f"has {len(prohibited)}; at most {LIMITS.names}")
     return RequestClass(
-        tenant=body.tenant or call.headers.get(TENANT) or body.user or "",
+        tenant=_tenant(call, body),
         name=body.request_class or call.headers.get(REQUEST_CLASS, ""),
         privacy_class=body.privacy_class or call.headers.get(PRIVACY_CLASS, ""),
         minimum_quality=body.minimum_quality or 0.0,
         prohibited=frozenset(prohibited),
         variant=body.variant or "",
     )
+
+
+def _tenant(call: Call, body: Demands) -> str:
+    named = body.tenant or call.headers.get(TENANT) or ""
+    if call.identity is None or call.identity.tenant == ANY_TENANT:
+        return named or body.user or ""
+    # What a caller calls its own user says nothing of who is charged.
+    return tenant_of(call.identity, named)
 
 
 def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:

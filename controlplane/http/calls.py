@@ -23,7 +23,11 @@ from controlplane.http.problems import (
 )
 from controlplane.rpc.asks import MAX_DEADLINE_MS
 from controlplane.rpc.services import log_fault
+from controlplane.security.guard import Guard
+from controlplane.security.identities import Identity
 
+# Where the connection puts the names in its caller's certificate.
+CERTIFICATE_NAMES = "orchid.certificate"
 _access = logging.getLogger("controlplane.http.access")
 
 DEADLINE = "x-orchid-deadline-ms"
@@ -32,6 +36,7 @@ REQUEST_CLASS = "x-orchid-request-class"
 PRIVACY_CLASS = "x-orchid-privacy-class"
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
+AUTHORIZATION = "authorization"
 # What OpenAI's clients say of their own patience, in seconds between two reads.
 _PATIENCE = "x-stainless-read-timeout"
 _USUAL_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
@@ -54,6 +59,7 @@ class Settings:
     now_ns: Callable[[], int]
     wall_s: Callable[[], int]
     new_id: Callable[[], str]
+    guard: Guard | None = None
 
 
 class Call:
@@ -65,6 +71,7 @@ class Call:
         self.headers = Headers(scope=scope)
         self.path_params: Mapping[str, str] = scope.get("path_params", {})
         self.arrived_ns = settings.now_ns()
+        self.identity: Identity | None = None
         given = self.headers.get(REQUEST_ID, "")
         self.id = given if _USUAL_ID.fullmatch(given) else settings.new_id()
 
@@ -94,7 +101,7 @@ class Call:
             raise TooLate(f"{DEADLINE} is {value:g}: the deadline had passed when the call came")
         if not value <= MAX_DEADLINE_MS:
             raise InvalidField(DEADLINE, f"must be milliseconds, at most {MAX_DEADLINE_MS}")
-        return int(value * 1e6)
+        return max(1, int(value * 1e6)) if value else 0
 
     def time_remaining(self) -> float | None:
         """Seconds until the deadline that the call itself has, None without one."""
@@ -112,7 +119,7 @@ class Call:
             seconds = float(self.headers.get(_PATIENCE, "0"))
         except ValueError:
             return 0
-        return int(seconds * 1e9) if 0 < seconds * 1000 <= MAX_DEADLINE_MS else 0
+        return max(1, int(seconds * 1e9)) if 0 < seconds * 1000 <= MAX_DEADLINE_MS else 0
 
     async def body(self) -> bytes:
         """The whole body.
@@ -157,23 +164,33 @@ Handler = Callable[[Call, bytes, "Answer"], Awaitable[None]]
 class Endpoint:
     """A handler as an ASGI application that always ends with a status.
 
-    `route` names it in the log, `reads` says whether calls have a body. When the caller
+    `route` names it in the log, `reads` says whether calls have a body, and `accepted` which roles
+    may call where identities are known. When the caller
     goes away the handler is cancelled at once, and with it what it asked for.
     """
 
     def __init__(
-        self, route: str, handler: Handler, settings: Settings, *, reads: bool = False
+        self,
+        route: str,
+        handler: Handler,
+        settings: Settings,
+        *,
+        accepted: frozenset[str],
+        reads: bool = False,
     ) -> None:
         self._route = route
         self._handler = handler
         self._settings = settings
         self._reads = reads
+        self._accepted = accepted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         call = Call(scope, receive, self._settings)
         answer = Answer(call.id, send)
         try:
+            if self._settings.guard is not None and self._accepted:
+                self._admit(self._settings.guard, call, scope)
             async with _UntilGone(receive) as caller:
                 # Two must not take messages at once: whoever listens for the end waits for it.
                 body = await call.body() if self._reads else b""
@@ -192,6 +209,18 @@ class Endpoint:
             took_ms = (call.now_ns - call.arrived_ns) / 1e6
             what = scope["method"], self._route, answer.status or "gone", call.id, took_ms
             _access.debug("%s %s %s %s %.1f ms", *what)
+
+    def _admit(self, guard: Guard, call: Call, scope: Scope) -> None:
+        client = scope.get("client") or ("", 0)
+        call.identity = guard.admit(
+            self._route,
+            self._accepted,
+            call.headers.get(AUTHORIZATION, ""),
+            lambda: scope.get(CERTIFICATE_NAMES, ()),
+            f"{client[0]}:{client[1]}",
+        )
+        if self._reads:
+            guard.spend(call.identity)
 
 
 class _UntilGone:

@@ -14,10 +14,13 @@ from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.generation import Generating
 from controlplane.http.models import Models
+from controlplane.http.protocol import Bounds
 from controlplane.http.server import HttpServer
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.intake import Intake
+from controlplane.security.house import OPEN, Security
+from protos.tls import listener_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Behind:
     registry: Registry
     now_ns: Callable[[], int]
     wall_ms: Callable[[], int]
+    security: Security = OPEN
 
 
 class HttpDoor:
@@ -42,6 +46,7 @@ class HttpDoor:
             now_ns=behind.now_ns,
             wall_s=lambda: behind.wall_ms() // 1000,
             new_id=lambda: uuid.uuid4().hex,
+            guard=behind.security.guard,
         )
         self._models = Models(behind.catalogue, behind.registry, settings.wall_s())
         handlers = Handlers(
@@ -50,7 +55,12 @@ class HttpDoor:
             completions=Completions(config, behind.generating, behind.catalogue),
             chat=Chat(config, behind.generating, behind.catalogue),
         )
-        self._server = HttpServer(application(settings, handlers), config.http_listen)
+        self._server = HttpServer(
+            application(settings, handlers),
+            config.http_listen,
+            bounds=Bounds(config.http_max_connections, config.http_head_timeout_ms / 1000),
+            context=listener_context(behind.security.certificates),
+        )
 
     async def start(self) -> str:
         """Serve; returns the bound address. Raises OSError when it cannot be bound."""

@@ -11,10 +11,12 @@ from controlplane.errors import (
     Cancelled,
     ContextOverflow,
     ControlPlaneError,
+    Forbidden,
     InvalidRequest,
     NotFound,
     Refused,
     TooLate,
+    Unauthenticated,
     Unavailable,
     Unsatisfiable,
     WorkerFault,
@@ -101,6 +103,8 @@ class Problem:
             headers["x-should-retry"] = "false"
         if self.allowed:
             headers["allow"] = self.allowed
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
         return headers
 
 
@@ -121,6 +125,8 @@ _PROBLEMS: Mapping[type[ControlPlaneError], Problem] = {
     Unavailable: Problem(503, "server_error", "unavailable"),
     WorkerFault: Problem(503, "server_error", "worker_fault"),
     Cancelled: Problem(499, "server_error", "cancelled"),
+    Unauthenticated: Problem(401, _INVALID, "invalid_api_key", again=False),
+    Forbidden: Problem(403, "permission_error", "permission_denied", again=False),
 }
 INTERNAL = Problem(
     500, "server_error", "internal_error", "internal error; the control plane's log has the cause"

@@ -114,9 +114,14 @@ def _ask(
         klass=klass,
         # The patience of a client that reads a stream is for each piece, not for the whole.
         deadline_ns=deadline_of(call, body, 0 if body.stream else usual_ms),
-        first_token_target_ns=int((body.first_token_target_ms or 0) * _MS),
-        token_target_ns=int((body.token_target_ms or 0) * _MS),
+        first_token_target_ns=_target_ns(body.first_token_target_ms),
+        token_target_ns=_target_ns(body.token_target_ms),
     )
+
+
+def _target_ns(milliseconds: float | None) -> int:
+    # What is asked for is never none, however little it is.
+    return max(1, int(milliseconds * _MS)) if milliseconds else 0
 
 
 def _sampling(body: GenerationBody) -> Sampling:

@@ -7,12 +7,15 @@ import contextlib
 import logging
 import math
 import socket
+import ssl
 from collections.abc import Generator
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from controlplane.http.protocol import BoundedHeads
+from controlplane.http.protocol import BoundedHeads, Bounds
 
 # Idle connections of clients with a pool live longer than those clients keep them.
 _KEEP_ALIVE_S = 65
@@ -24,14 +27,21 @@ _UNREAD_MS = 120_000
 class HttpServer:
     """Owns the HTTP server's life; call everything on one event loop."""
 
-    def __init__(self, app: ASGIApp, listen: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        listen: str,
+        *,
+        bounds: Bounds,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self._listen = listen
         # What it says at INFO is for a program of its own.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config = uvicorn.Config(
             app,
             loop="none",
-            http=BoundedHeads,
+            http=cast(Any, partial(BoundedHeads, bounds=bounds)),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -40,6 +50,9 @@ class HttpServer:
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
+        config.load()
+        # Its own options know no certificates that change.
+        config.ssl = context
         self._server = _Embedded(config)
         self._serving: asyncio.Task[None] | None = None
 

@@ -139,7 +139,8 @@ def explicit_deadline(value: float, *, unit_ns: int, field: str) -> int:
         raise InvalidRequest(
             f"{field} is {value:g}; accepted: up to {MAX_DEADLINE_MS * 1_000_000 // unit_ns}"
         )
-    return int(value * unit_ns)
+    # What is asked for is never none, however little it is.
+    return max(1, int(value * unit_ns)) if value else 0
 
 
 def check_texts(texts: Sequence[bytes] | Sequence[str], limits: Limits = LIMITS) -> None:

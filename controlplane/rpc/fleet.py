@@ -18,7 +18,9 @@ from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.wire import read_hello, read_load, read_models
 from controlplane.rpc.worker_client import WorkerClient
 from controlplane.watch import silence_limit_ns
+from protos.exposure import check_peer
 from protos.orchid.v1 import fleet_pb2
+from protos.tls import Certificates
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class FleetServicer:
         *,
         status: StatusSource,
         now_ns: Callable[[], int],
+        certificates: Certificates | None = None,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -68,6 +71,7 @@ class FleetServicer:
         self._generations = generations
         self._lanes = generations.lanes
         self._status = status
+        self._certificates = certificates
         self._now_ns = now_ns
         self._links: dict[int, _Link] = {}
 
@@ -85,7 +89,7 @@ class FleetServicer:
         first = await context.read()
         if not isinstance(first, fleet_pb2.WorkerReport) or not first.HasField("hello"):
             raise InvalidRequest("the first report of a worker must be its hello")
-        reason = _obstacle(first.hello) or self._rival(first.hello)
+        reason = _obstacle(first.hello) or self._exposed(first.hello) or self._rival(first.hello)
         if reason:
             await context.write(fleet_pb2.FleetDirective(reject=fleet_pb2.Reject(reason=reason)))
             return
@@ -122,6 +126,15 @@ class FleetServicer:
             self._status, self._registry, self._dispatcher, self._generations, self._now_ns()
         )
 
+    def _exposed(self, hello: fleet_pb2.WorkerHello) -> str:
+        """Why a worker must not be dialled by plain text, empty when it may or is not."""
+        tls, insecure = self._config.tls.dials, self._config.insecure
+        try:
+            check_peer("worker", hello.address, encrypted=tls, insecure=insecure)
+        except ValueError as error:
+            return str(error)
+        return ""
+
     def _rival(self, hello: fleet_pb2.WorkerHello) -> str:
         """Why a live worker keeps its id from another, empty when none does.
 
@@ -152,6 +165,7 @@ class FleetServicer:
             controlplane_id=self._status.controlplane_id,
             now_ns=self._now_ns,
             max_message_bytes=self._config.max_message_bytes,
+            certificates=self._certificates,
         )
         link = self._links[session.number] = _Link(session, client)
         _log.info("worker %s registered from %s", identity.id, identity.address)

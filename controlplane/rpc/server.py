@@ -16,6 +16,7 @@ from controlplane.generation.service import Generations, Listener
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.fleet import FleetServicer
+from controlplane.rpc.guarding import ProtectedHandler
 from controlplane.rpc.health import HealthServicer
 from controlplane.rpc.intake import Intake, Queue, Tokenizing
 from controlplane.rpc.native import NativeServicer
@@ -23,9 +24,12 @@ from controlplane.rpc.oip import OipServicer, Repository
 from controlplane.rpc.services import service_handler
 from controlplane.rpc.statistics import Statistics
 from controlplane.rpc.streams import OpenStreams
+from controlplane.security.guard import Guard
+from controlplane.security.house import OPEN, Security
 from protos.binding import bind
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
+from protos.tls import listener_credentials
 
 OIP = oip_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 NATIVE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
@@ -37,6 +41,10 @@ _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _PING_INTERVAL_MS = 5_000
 _WINDOW_BYTES = 1 << 20
+# So long a connection may take until it is one, and stand without a call.
+_HANDSHAKE_MS = 20_000
+_IDLE_MS = 15 * 60_000
+_PING_STRIKES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,9 @@ class Parts:
 class ControlPlaneServer:
     """Owns the server's life; call everything on one event loop."""
 
-    def __init__(self, config: ControlPlaneConfig, parts: Parts) -> None:
+    def __init__(self, config: ControlPlaneConfig, parts: Parts, security: Security = OPEN) -> None:
         self._config = config
+        self._credentials = listener_credentials(security.certificates)
         self._server = grpc.aio.server(options=_options(config))
         intake = self.intake = Intake(config, parts.queue, parts.tokenizing)
         statistics = Statistics(parts.wall_ms)
@@ -74,16 +83,18 @@ class ControlPlaneServer:
             always=frozenset((FLEET.full_name,)),
         )
         handlers = [
-            service_handler(OIP, oip),
+            service_handler(OIP, oip, security),
             service_handler(
-                NATIVE, NativeServicer(intake, self._streams, catalogue, parts.generations)
+                NATIVE,
+                NativeServicer(intake, self._streams, catalogue, parts.generations),
+                security,
             ),
             service_handler(HEALTH, self._health),
         ]
         names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]
-        adapter = cast(grpc.aio.Server, _GenericOnly(handlers))
+        adapter = cast(grpc.aio.Server, _GenericOnly(handlers, security.guard))
         if parts.fleet is not None:
-            handlers.append(service_handler(FLEET, parts.fleet))
+            handlers.append(service_handler(FLEET, parts.fleet, security))
             names.append(FLEET.full_name)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
             reflection.aio.ReflectionServicer(names), adapter
@@ -95,7 +106,7 @@ class ControlPlaneServer:
 
         Raises OSError when the address cannot be bound.
         """
-        address = bind(self._server, self._config.listen)
+        address = bind(self._server, self._config.listen, self._credentials)
         await self._server.start()
         return address
 
@@ -132,11 +143,15 @@ class _GenericOnly:
     method at every call.
     """
 
-    def __init__(self, handlers: list[grpc.GenericRpcHandler]) -> None:
+    def __init__(self, handlers: list[grpc.GenericRpcHandler], guard: Guard | None) -> None:
         self._handlers = handlers
+        self._guard = guard
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        self._handlers.extend(handlers)
+        guard = self._guard
+        self._handlers.extend(
+            each if guard is None else ProtectedHandler(each, guard) for each in handlers
+        )
 
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
         pass
@@ -152,6 +167,12 @@ def _options(config: ControlPlaneConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         # Callers that keep an idle stream alive with pings are welcome.
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS),
+        ("grpc.http2.max_ping_strikes", _PING_STRIKES),
+        ("grpc.max_concurrent_streams", config.max_concurrent_streams),
+        ("grpc.max_metadata_size", config.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", config.max_metadata_bytes),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
         # A fixed window costs small calls less CPU than probing for the bandwidth.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),

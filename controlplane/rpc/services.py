@@ -12,7 +12,9 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
+from controlplane.rpc.guarding import audited, protected
 from controlplane.rpc.status import Status, status_of
+from controlplane.security.house import OPEN, Security
 from protos.codec import Undecodable, decoder, encode
 
 _log = logging.getLogger(__name__)
@@ -37,7 +39,9 @@ class Context(Protocol):
 Method = Callable[[Any, Context], Awaitable[Any]]
 
 
-def service_handler(service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+def service_handler(
+    service: ServiceDescriptor, servicer: object, security: Security = OPEN
+) -> grpc.GenericRpcHandler:
     """Handlers for every method of `service`, each a coroutine of that name on `servicer`.
 
     Unary methods take `(request, context)` and return a message or its bytes; methods
@@ -45,18 +49,24 @@ def service_handler(service: ServiceDescriptor, servicer: object) -> grpc.Generi
     method that the servicer lacks answers UNIMPLEMENTED. Domain errors become statuses,
     bytes that do not decode INVALID_ARGUMENT; for methods that read a stream, such bytes
     arrive as `Undecodable` so that one bad message need not end the stream.
+    With a guard only callers that may reach the methods.
     """
-    handlers = {method.name: _handler(method, servicer) for method in service.methods}
+    handlers = {method.name: _handler(method, servicer, security) for method in service.methods}
     # One generic handler, not registered methods: grpc.aio waits on a future for each
     # registered method at every call.
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _handler(method: MethodDescriptor, servicer: object) -> grpc.RpcMethodHandler[Any, Any]:
+def _handler(
+    method: MethodDescriptor, servicer: object, security: Security
+) -> grpc.RpcMethodHandler[Any, Any]:
     behaviour = cast(
         Method,
         getattr(servicer, method.name, None) or unimplemented(f"{method.name} is not supported"),
     )
+    behaviour = audited(method, behaviour, security.audit)
+    if security.guard is not None:
+        behaviour = protected(method, behaviour, security.guard)
     decode = decoder(method)
     guarded = _guarded(behaviour)
     if method.client_streaming and method.server_streaming:

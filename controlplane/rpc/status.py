@@ -10,10 +10,12 @@ from controlplane.errors import (
     Cancelled,
     ContextOverflow,
     ControlPlaneError,
+    Forbidden,
     InvalidRequest,
     NotFound,
     Refused,
     TooLate,
+    Unauthenticated,
     Unavailable,
     Unsatisfiable,
     WorkerFault,
@@ -52,6 +54,8 @@ _CODES: dict[type[ControlPlaneError], grpc.StatusCode] = {
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     WorkerFault: grpc.StatusCode.UNAVAILABLE,
     Cancelled: grpc.StatusCode.CANCELLED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Forbidden: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 

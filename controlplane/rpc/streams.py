@@ -126,6 +126,8 @@ class Stream(Generic[Extra]):
         try:
             if type(message) is Undecodable:
                 raise InvalidRequest(str(message))
+            if isinstance(message, ControlPlaneError):
+                raise message
             call.id = self._dialect.identify(message)
             ask, call.extra = self._dialect.open(message)
             call.ask = ask

@@ -24,7 +24,9 @@ from controlplane.rpc.wire import (
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 from protos.attachment import CONTROLPLANE_KEY
 from protos.codec import LARGE_BYTES, Part, encode
+from protos.dialling import dial
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
+from protos.tls import Certificates
 
 _SERVICE = worker_pb2.DESCRIPTOR.services_by_name["Worker"]
 _DESCRIBE_TIMEOUT_S = 10.0
@@ -59,14 +61,16 @@ class WorkerClient:
         controlplane_id: str,
         now_ns: Callable[[], int],
         max_message_bytes: int,
+        certificates: Certificates | None = None,
     ) -> None:
         self._address = address
         self._metadata = ((CONTROLPLANE_KEY, controlplane_id),)
         self._now_ns = now_ns
         self._max_payload = max_message_bytes - _OVERHEAD_BYTES
-        self._channel = grpc.aio.insecure_channel(
+        self._channel = dial(
             address,
-            options=(
+            certificates,
+            (
                 ("grpc.max_send_message_length", max_message_bytes),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 # Finds a worker that is gone without having closed the connection.

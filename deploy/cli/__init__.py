@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli import models
+from deploy.cli.access import reaching
 from deploy.cli.bench import app as bench_app
 from deploy.cli.chat import chat
 from deploy.cli.cluster import down, roll, status, up
@@ -47,14 +48,14 @@ def _root(
 
 
 app.command("doctor")(doctor)
-app.command("up")(up)
+app.command("up")(reaching(up))
 app.command("down")(down)
 app.command("roll")(roll)
-app.command("ready")(ready)
-app.command("status")(status)
-app.command("infer")(infer)
-app.command("generate")(generate)
-app.command("chat")(chat)
+app.command("ready")(reaching(ready))
+app.command("status")(reaching(status))
+app.command("infer")(reaching(infer))
+app.command("generate")(reaching(generate))
+app.command("chat")(reaching(chat))
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
 app.command("plan")(plan)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.access import reaching
 from deploy.cli.bench_decode import decode
 from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_generation import generation
@@ -21,7 +22,7 @@ app = typer.Typer(
     help="Measure this machine; every bench can write its result with --json.",
     no_args_is_help=True,
 )
-app.command()(load)
+app.command()(reaching(load))
 app.command()(sweep)
 app.command()(scenario)
 app.command()(operate)

@@ -13,6 +13,7 @@ from deploy.cli.output import (
     DEFAULT_STATE,
     AddressOption,
     ConfigOption,
+    InsecureOption,
     StateOption,
     chosen_address,
     fail,
@@ -71,6 +72,7 @@ def up(
     oversubscribe: Annotated[
         bool, typer.Option(help="Allow more workers than granted cores.")
     ] = False,
+    insecure: InsecureOption = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until all is ready.")] = 300.0,
     state: StateOption = DEFAULT_STATE,
 ) -> None:
@@ -127,10 +129,12 @@ def up(
         metrics, exact = _metrics(metrics_listen, no_metrics, config)
     except ConfigError as error:
         fail(str(error))
+    plain = {"insecure": True} if insecure else {}
     spec = ClusterSpec(
         workers=budget.encoders,
         decode_threads=budget.decode_threads,
-        worker={"cpus": budget.encoder_cpus},
+        controlplane=plain,
+        worker={"cpus": budget.encoder_cpus, **plain},
         decode={"cpus": budget.decode_cpus},
         directory=state,
         config=config,
@@ -144,7 +148,7 @@ def up(
     )
     try:
         if detach:
-            _up_detached(spec, timeout)
+            _up_detached(spec, timeout, insecure=insecure)
         else:
             _up_foreground(spec, timeout)
     except (ClusterError, ConfigError, AlreadyRunningError, StateError) as error:
@@ -182,7 +186,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
     console.print("stopped")
 
 
-def _up_detached(spec: ClusterSpec, timeout: float) -> None:
+def _up_detached(spec: ClusterSpec, timeout: float, *, insecure: bool) -> None:
     from rich.console import Console
 
     from deploy.launch import start_detached
@@ -202,6 +206,8 @@ def _up_detached(spec: ClusterSpec, timeout: float) -> None:
     arguments = ["--oversubscribe"]
     if not spec.metrics:
         arguments.append("--no-metrics")
+    if insecure:
+        arguments.append("--insecure")
     for name, value in options.items():
         if value is not None:
             arguments += [name, str(value)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli import model_control
+from deploy.cli.access import reaching
 from deploy.cli.output import fail
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ LabelOption = Annotated[
 ]
 
 
-app.command("load")(model_control.load)
-app.command("unload")(model_control.unload)
+app.command("load")(reaching(model_control.load))
+app.command("unload")(reaching(model_control.unload))
 
 
 @app.command()

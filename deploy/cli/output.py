@@ -34,6 +34,12 @@ ConfigOption = Annotated[
         dir_okay=False,
     ),
 ]
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Serve and dial other machines in plain text: only in a trusted network."
+    ),
+]
 JsonOption = Annotated[
     Path | None,
     typer.Option("--json", help="Write host, commit, command, all points and a flat summary here."),

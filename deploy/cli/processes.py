@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deploy.cli.output import ConfigOption, fail
+from deploy.cli.output import ConfigOption, InsecureOption, fail
 
 
 def controlplane(
@@ -23,6 +23,7 @@ def controlplane(
     policy: Annotated[
         str | None, typer.Option(help="price, or one to compare with; see docs/operations.md.")
     ] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Run a control plane in the foreground.
 
@@ -34,6 +35,7 @@ def controlplane(
         "http_listen": http_listen,
         "metrics_listen": metrics_listen,
         "policy": policy,
+        "insecure": insecure or None,
     }
     _serve("controlplane", config, overrides)
 
@@ -51,6 +53,7 @@ def worker(
     metrics_listen: Annotated[
         str | None, typer.Option(help="host:port to serve metrics on. Default: nowhere.")
     ] = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Run a worker in the foreground.
 
@@ -63,6 +66,7 @@ def worker(
         "repository": repository,
         "worker_class": worker_class,
         "metrics_listen": metrics_listen,
+        "insecure": insecure or None,
     }
     _serve("worker", config, overrides)
 

@@ -44,7 +44,7 @@ def test_a_wrong_setting_is_told_before_anything_starts(tmp_path: Path, reposito
     with pytest.raises(ConfigError, match="did you mean 'max_queued_items'"):
         cluster.start()
     wrong = LocalCluster(spec(tmp_path, repository, controlplane={"polcy": "orchid"}))
-    with pytest.raises(ClusterError, match="did you mean 'policy'"):
+    with pytest.raises(ConfigError, match="did you mean 'policy'"):
         wrong.start()
 
 

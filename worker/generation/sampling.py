@@ -18,8 +18,9 @@ from worker.errors import EngineFault, InvalidInput
 Row = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-MOST_TEMPERATURE = 100.0
-MOST_PENALTY = 100.0
+# As the control plane has them.
+MOST_TEMPERATURE = 10.0
+MOST_PENALTY = 10.0
 # Below this, logits divided by it could leave the range of single precision.
 LEAST_PENALTY = 0.01
 # Below this the most likely token is all that single precision leaves.

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import grpc
 import numpy as np
 
+from protos.dialling import bearer, dial
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
+from protos.tls import Certificates
 from worker.changes import Changes
 from worker.rpc.attachment import addresses_behind
 
@@ -52,6 +54,8 @@ class FleetClient:
         max_message_bytes: int,
         welcomed: Callable[[str], None] = lambda controlplane_id: None,
         backoff: Backoff | None = None,
+        certificates: Certificates | None = None,
+        token_file: str = "",
     ) -> None:
         self._controlplane = controlplane
         self._hello = hello
@@ -62,6 +66,8 @@ class FleetClient:
         self._generator = generator
         self._welcomed = welcomed
         self._backoff = backoff or Backoff()
+        self._certificates = certificates
+        self._token_file = token_file
         self._options = (
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_receive_message_length", max_message_bytes),
@@ -83,6 +89,9 @@ class FleetClient:
                 reason = await self._register()
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
+            except OSError as error:
+                # A token that cannot be read now may be there in a moment.
+                reason = str(error)
             if self.registered.is_set():
                 self.registered.clear()
                 attempt = 0
@@ -93,10 +102,11 @@ class FleetClient:
             attempt += 1
 
     async def _register(self) -> str:
-        """One stream, from Hello to its end; returns why it ended. Raises AioRpcError."""
-        async with grpc.aio.insecure_channel(self._controlplane, options=self._options) as channel:
+        """One stream, from Hello to its end; returns why. Raises AioRpcError or OSError."""
+        metadata = bearer(self._token_file)
+        async with dial(self._controlplane, self._certificates, self._options) as channel:
             stub: fleet_pb2_grpc.FleetAsyncStub = fleet_pb2_grpc.FleetStub(channel)
-            call = stub.Register(self._reports())
+            call = stub.Register(self._reports(), metadata=metadata)
             async for directive in call:
                 if directive.WhichOneof("directive") == "reject":
                     return f"rejected: {directive.reject.reason}"

@@ -13,6 +13,7 @@ from protos.binding import bind
 from worker.hosted import ModelSnapshot, ModelState
 from worker.rpc.handlers import SERVICE, worker_handler
 from worker.rpc.servicer import WorkerServicer
+from worker.security import Callers
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -23,8 +24,17 @@ _WILDCARDS = ("0.0.0.0", "[::]")
 class WorkerServer:
     """Serves one `WorkerServicer` at one address."""
 
-    def __init__(self, servicer: WorkerServicer, *, listen: str, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        servicer: WorkerServicer,
+        *,
+        listen: str,
+        max_message_bytes: int,
+        credentials: grpc.ServerCredentials | None = None,
+        callers: Callers | None = None,
+    ) -> None:
         self._listen = listen
+        self._credentials = credentials
         self._server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", max_message_bytes),
@@ -36,7 +46,7 @@ class WorkerServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             )
         )
-        self._server.add_generic_rpc_handlers([worker_handler(servicer)])
+        self._server.add_generic_rpc_handlers([worker_handler(servicer, callers)])
         self._health = health.aio.HealthServicer()
         self._models: set[str] = set()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -46,7 +56,7 @@ class WorkerServer:
     async def start(self) -> str:
         """Binds and serves; returns the address that was bound. Raises OSError when it is taken."""
         await self.show_health((), draining=False)
-        address = bind(self._server, self._listen)
+        address = bind(self._server, self._listen, self._credentials)
         await self._server.start()
         return address
 

@@ -16,6 +16,7 @@ from worker.refusals import (
     Cancelled,
     Exhausted,
     Expired,
+    Forbidden,
     NotFound,
     OtherControlPlane,
     Unavailable,
@@ -28,6 +29,7 @@ RETRY_PUSHBACK = "grpc-retry-pushback-ms"
 _STATUSES: tuple[tuple[type[WorkerError], pb.ItemStatus.ValueType, grpc.StatusCode], ...] = (
     (InvalidInput, pb.ITEM_STATUS_INVALID_ARGUMENT, grpc.StatusCode.INVALID_ARGUMENT),
     (NotFound, pb.ITEM_STATUS_NOT_FOUND, grpc.StatusCode.NOT_FOUND),
+    (Forbidden, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED),
     (Exhausted, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, pb.ITEM_STATUS_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
     (Expired, pb.ITEM_STATUS_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED),

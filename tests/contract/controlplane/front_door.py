@@ -40,6 +40,7 @@ from controlplane.registry import (
     WorkerSession,
 )
 from controlplane.rpc.server import ControlPlaneServer, Parts
+from controlplane.security.house import OPEN, Security
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "plot", "ünïcode"]
 MODEL, ADDER, ECHO = "tiny", "adder", "echo"
@@ -280,8 +281,13 @@ async def front_door(
     *,
     models: Iterable[ModelInfo] | None = None,
     config: ControlPlaneConfig | None = None,
+    security: Security = OPEN,
+    credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Door]:
-    """The servers on a free port, with one worker's models in the registry."""
+    """The servers on a free port, with one worker's models in the registry.
+
+    `credentials` are those of the channel, None for plain text.
+    """
     registry = Registry()
     session = registry.join(WorkerIdentity("w1", "127.0.0.1:1", 1, "cpu", "avx2"), 0)
     registry.report_models(session, default_models() if models is None else models)
@@ -309,12 +315,17 @@ async def front_door(
             version="0.0.test",
             wall_ms=lambda: 1_700_000_000_000,
         ),
+        security,
     )
     address = await server.start()
     try:
-        async with grpc.aio.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", -1)]
-        ) as channel:
+        options = [("grpc.max_receive_message_length", -1)]
+        made = (
+            grpc.aio.insecure_channel(address, options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials, options=options)
+        )
+        async with made as channel:
             yield Door(
                 address=address,
                 channel=channel,

@@ -17,6 +17,7 @@ from controlplane.generation.service import Generations
 from controlplane.http.door import Behind, HttpDoor
 from controlplane.registry import ModelInfo, ModelState, Registry
 from controlplane.rpc.server import ControlPlaneServer
+from controlplane.security.house import OPEN, Security
 from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, writers
 from tests.contract.controlplane.front_door import Door, default_models, front_door, text_model
 
@@ -69,14 +70,26 @@ class WebWriters(Web):
 
 @asynccontextmanager
 async def web_door(
-    *, models: Iterable[ModelInfo] | None = None, config: ControlPlaneConfig | None = None
+    *,
+    models: Iterable[ModelInfo] | None = None,
+    config: ControlPlaneConfig | None = None,
+    security: Security = OPEN,
+    **client: Any,
 ) -> AsyncIterator[WebDoor]:
     """Both front doors on free ports, with one worker's models in the registry."""
     chosen = replace(config or ControlPlaneConfig(), listen="127.0.0.1:0")
     served = [*default_models(), embedder()] if models is None else models
     async with (
         front_door(models=served, config=chosen) as door,
-        _served(WebDoor, chosen, door.server, door.registry, door.generations) as web,
+        _served(
+            WebDoor,
+            chosen,
+            door.server,
+            door.registry,
+            door.generations,
+            security=security,
+            **client,
+        ) as web,
     ):
         web.grpc = door
         yield web
@@ -103,6 +116,9 @@ async def _served(
     server: ControlPlaneServer,
     registry: Registry,
     generations: Generations,
+    *,
+    security: Security = OPEN,
+    **client: Any,
 ) -> AsyncIterator[W]:
     http = HttpDoor(
         replace(config, http_listen="127.0.0.1:0"),
@@ -113,12 +129,15 @@ async def _served(
             registry=registry,
             now_ns=time.monotonic_ns,
             wall_ms=lambda: CREATED_S * 1000,
+            security=security,
         ),
     )
     address = await http.start()
     try:
-        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
-            yield kind(address, client, http)
+        scheme = "https" if security.certificates is not None else "http"
+        base = f"{scheme}://{address}"
+        async with httpx2.AsyncClient(base_url=base, timeout=PATIENCE_S, **client) as caller:
+            yield kind(address, caller, http)
     finally:
         await http.stop(1)
 

@@ -189,7 +189,7 @@ async def test_a_chat_is_rendered_and_token_ids_are_taken_as_they_are() -> None:
             "the prompt has 70 tokens and needs at least 1 more for an answer; the context of "
             "model 'writer' is 64 tokens: shorten the prompt by 7",
         ),
-        (ask(first_token_target_ms=1), CODE.FAILED_PRECONDITION, "take at least 1 ms"),
+        (ask(first_token_target_ms=1), CODE.FAILED_PRECONDITION, "take at least 1.4 ms"),
     ],
 )
 async def test_what_cannot_be_is_said_at_once(

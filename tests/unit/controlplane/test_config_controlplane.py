@@ -59,3 +59,11 @@ def test_metrics_are_pushed_only_to_somebody() -> None:
         ControlPlaneConfig(metrics_push_ms=1000)
     telemetry = TelemetryConfig(otlp_endpoint="127.0.0.1:4317")
     assert ControlPlaneConfig(metrics_push_ms=1000, telemetry=telemetry).metrics_push_ms == 1000
+
+
+@pytest.mark.parametrize("key", ["listen", "http_listen", "metrics_listen"])
+def test_plain_text_for_other_machines_is_refused_until_it_is_wanted(key: str) -> None:
+    given: dict[str, Any] = {key: "0.0.0.0:8900"}
+    with pytest.raises(ValueError, match=rf"{key}: .*0\.0\.0\.0:8900.*insecure"):
+        ControlPlaneConfig(**given)
+    assert getattr(ControlPlaneConfig(**given, insecure=True), key)

@@ -20,7 +20,7 @@ def test_repository_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:80", "host.name:65535", "unix:w.sock"])
 def test_addresses_that_are_accepted(address: str) -> None:
-    assert WorkerConfig(listen=address, controlplane=address).listen == address
+    assert WorkerConfig(listen=address, controlplane=address, insecure=True).listen == address
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,13 @@ def test_metrics_are_served_at_a_host_and_port(value: str) -> None:
 def test_metrics_are_pushed_only_to_somebody() -> None:
     with pytest.raises(ValueError, match="metrics_push_ms: needs otlp_endpoint"):
         WorkerConfig(metrics_push_ms=1000)
+
+
+@pytest.mark.parametrize(
+    ("key", "address"), [("listen", "0.0.0.0:0"), ("controlplane", "plane.example:8900")]
+)
+def test_plain_text_to_other_machines_is_refused_until_it_is_wanted(key: str, address: str) -> None:
+    given: dict[str, Any] = {key: address}
+    with pytest.raises(ValueError, match=f"{key}: .*{address}.*insecure"):
+        WorkerConfig(**given)
+    assert getattr(WorkerConfig(**given, insecure=True), key) == address

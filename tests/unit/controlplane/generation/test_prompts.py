@@ -40,6 +40,9 @@ class Directly:
     def tokenizer(self, model: ModelInfo) -> Tokenizer:
         return self.made
 
+    def most_characters(self, model: ModelInfo, tokens: int) -> int:
+        return tokens * 128
+
     async def run(self, characters: int, job: Callable[[], T]) -> T:
         return job()
 

@@ -182,7 +182,7 @@ def test_logits_that_are_no_numbers_are_a_fault() -> None:
 @pytest.mark.parametrize(
     ("parameters", "named"),
     [
-        (SamplingParameters(temperature=-0.1), "temperature is -0.1; accepted is 0 to 100"),
+        (SamplingParameters(temperature=-0.1), "temperature is -0.1; accepted is 0 to 10"),
         (SamplingParameters(temperature=math.nan), "temperature is nan"),
         (SamplingParameters(top_p=1.5), "top_p is 1.5; accepted is 0 to 1"),
         (SamplingParameters(min_p=-1), "min_p"),
