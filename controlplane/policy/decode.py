@@ -40,7 +40,10 @@ class DecodeProfile:
 
 
 class DecodeLoad(NamedTuple):
-    """The state of one model's arena and of the generations in it, as last reported."""
+    """The state of one model's arena and of the generations in it, as last reported.
+
+    `block_map` has a byte for each cell of the arena; see `orchid.v1.DecodeLoad`.
+    """
 
     model: str = ""
     variant: str = ""
@@ -56,6 +59,7 @@ class DecodeLoad(NamedTuple):
     prefix_hit_tokens: int = 0
     preemptions: int = 0
     shed: int = 0
+    block_map: bytes = b""
 
 
 class Route(NamedTuple):

@@ -159,6 +159,7 @@ def _read_decode_load(load: worker_pb2.DecodeLoad) -> DecodeLoad:
         prefix_hit_tokens=load.prefix_hit_tokens,
         preemptions=load.preemptions,
         shed=load.shed,
+        block_map=load.block_map,
     )
 
 

@@ -20,6 +20,7 @@ from worker.generation.sampling import Sampler, generator_of
 from worker.generation.stops import StopStrings
 from worker.generation.text import TokenText
 from worker.refusals import Exhausted
+from worker.scheduling.block_map import cells_of
 from worker.scheduling.blocks import BLOCK_TOKENS
 from worker.scheduling.invariants import violations
 from worker.scheduling.records import (
@@ -32,6 +33,9 @@ from worker.scheduling.records import (
     Step,
 )
 from worker.scheduling.scheduler import DecodeScheduler
+
+# A map is made from every block, so not after every step.
+_MAP_NS = 1_000_000_000
 
 _REFUSALS = {
     Reason.QUEUE_FULL: "as many generations wait as may",
@@ -84,6 +88,8 @@ class Lane:
         self._last_group = 0
         # Who a living sequence belongs to.
         self.owners: dict[int, Generation] = {}
+        self._map = b""
+        self._mapped_ns: int | None = None
 
     def submit(self, generation: Generation, now_ns: int) -> None:
         """Takes a generation into the scheduler's queue, all of its answers or none.
@@ -161,6 +167,13 @@ class Lane:
     def refusal_of(self, ended: Ended) -> Exhausted:
         """What the caller of a sequence that was shed is told."""
         return Exhausted(_REFUSALS[Reason.SHED], ended.retry_after_ns)
+
+    def block_map(self, now_ns: int, *, fresh: bool = False) -> bytes:
+        """What the arena's blocks are for, as reported: at most a second old, or `fresh`."""
+        mapped_ns = self._mapped_ns
+        if fresh or mapped_ns is None or now_ns - mapped_ns >= _MAP_NS:
+            self._map, self._mapped_ns = cells_of(self.scheduler.block_uses()), now_ns
+        return self._map
 
     def faults(self) -> list[str]:
         """Everything in which scheduler and arena are not sound or not of one mind.

@@ -250,6 +250,7 @@ class DecodeLoop:
         for lane in self._lanes.values():
             for fault in lane.faults():
                 log.error("model=%s variant=%s is not sound: %s", lane.model, lane.variant, fault)
+        self._publish(fresh=True)
         if self._when_idle is not None:
             self._when_idle()
         self._wakeups.get()
@@ -265,13 +266,20 @@ class DecodeLoop:
         call.run()
         return True
 
-    def _publish(self) -> None:
-        """Shows what the lanes hold, those that retired no more."""
+    def _publish(self, *, fresh: bool = False) -> None:
+        """Shows what the lanes hold, those that retired no more; `fresh` makes maps anew."""
         gone = [key for key in self._retiring if not self._lanes[key].owners]
         for key in gone:
             del self._lanes[key]
+        now_ns = self._clocks.now_ns()
         self.loads = tuple(
-            LaneLoad(lane.model, lane.variant, lane.scheduler.load(), lane.scheduler.measured())
+            LaneLoad(
+                lane.model,
+                lane.variant,
+                lane.scheduler.load(),
+                lane.scheduler.measured(),
+                lane.block_map(now_ns, fresh=fresh),
+            )
             for lane in self._lanes.values()
         )
         for key in gone:

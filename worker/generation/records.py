@@ -143,9 +143,10 @@ GenerationEvent: TypeAlias = Admitted | Delta | Finished | Usage | Failed
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """What the lane of one variant holds and has measured."""
+    """What the lane of one variant holds and has measured; `block_map` is as in `DecodeLoad`."""
 
     model: str
     variant: str
     state: DecodeState
     measures: SequenceMeasures
+    block_map: bytes = b""

@@ -254,7 +254,12 @@ def load_to(
         expired_items_executed=state.expired_items_executed,
         throttled_periods=sample.throttled_periods,
         decode=[
-            worker_pb2.DecodeLoad(model=lane.model, variant=lane.variant, **asdict(lane.state))
+            worker_pb2.DecodeLoad(
+                model=lane.model,
+                variant=lane.variant,
+                block_map=lane.block_map,
+                **asdict(lane.state),
+            )
             for lane in lanes
         ],
     )

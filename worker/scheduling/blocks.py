@@ -82,6 +82,10 @@ class BlockLedger:
         """References to one block."""
         return self._references[block]
 
+    def counts(self) -> tuple[int, ...]:
+        """References to each block."""
+        return tuple(self._references)
+
     def snapshot(self) -> LedgerSnapshot:
         """The whole ledger as a value."""
         return LedgerSnapshot(tuple(self._references), tuple(reversed(self._free)))

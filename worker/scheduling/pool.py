@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from worker.scheduling.block_map import uses_of
 from worker.scheduling.blocks import BLOCK_TOKENS, BlockLedger, LedgerSnapshot, OutOfBlocks
 from worker.scheduling.prefix import PrefixCache
 from worker.scheduling.records import BlockChange, Change
@@ -128,6 +129,10 @@ class BlockPool:
     def snapshot(self) -> LedgerSnapshot:
         """The ledger as a value."""
         return self._ledger.snapshot()
+
+    def uses(self) -> bytes:
+        """What each block is for, one byte each; see `BlockUse`."""
+        return uses_of(self._ledger.counts(), self._cache.blocks())
 
     def cached(self) -> tuple[tuple[int, str], ...]:
         """Each cached block with its tenant."""

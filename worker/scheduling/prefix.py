@@ -7,7 +7,7 @@ collide. Each tenant has a tree of its own, so no other tenant's block is ever r
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from worker.scheduling.blocks import BLOCK_TOKENS
 
@@ -112,6 +112,10 @@ class PrefixCache:
     def tenants(self) -> tuple[tuple[int, str], ...]:
         """Each cached block with its tenant."""
         return tuple((block, tenant) for block, (tenant, _) in self._nodes.items())
+
+    def blocks(self) -> Collection[int]:
+        """Every cached block; to be looked at before anything changes."""
+        return self._nodes.keys()
 
     def holds(self, tenant: str) -> bool:
         """Whether anything of this tenant is cached."""

@@ -235,6 +235,10 @@ class DecodeScheduler:
         """A copy of what was measured so far."""
         return self._measures.copy(self._homes.resident.values())
 
+    def block_uses(self) -> bytes:
+        """What each block of the arena is for, one byte each; see `BlockUse`."""
+        return self._homes.pool.uses()
+
     def snapshot(self) -> SchedulerSnapshot:
         """Everything as a value, for `invariants.violations`."""
         sequences = [*self._homes.resident.values(), *self._homes.waiting.values()]

@@ -322,6 +322,7 @@ class DecodeLoad(_message.Message):
     PREFIX_HIT_TOKENS_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     SHED_FIELD_NUMBER: _builtins.int
+    BLOCK_MAP_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     variant: _builtins.str
     waiting: _builtins.int
@@ -340,6 +341,12 @@ class DecodeLoad(_message.Message):
     preemptions: _builtins.int
     shed: _builtins.int
     """Generations refused because their first token would have been late."""
+    block_map: _builtins.bytes
+    """One byte for each cell of the arena, at most 2048 of them: 0 free, 1 held by the prefix
+    cache alone, 2 by one sequence, 3 by several. A cell stands for ceil(total_blocks / cells)
+    neighbouring blocks and has the use that most of them have. Up to a second old while
+    steps run; empty before the first.
+    """
     def __init__(
         self,
         *,
@@ -357,10 +364,11 @@ class DecodeLoad(_message.Message):
         prefix_hit_tokens: _builtins.int = ...,
         preemptions: _builtins.int = ...,
         shed: _builtins.int = ...,
+        block_map: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map", "cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

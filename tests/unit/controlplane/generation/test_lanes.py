@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ class Clock:
         return session
 
     def report(self, session: WorkerSession, **load: int | bool) -> None:
-        decode = {k: v for k, v in load.items() if k != "draining"}
+        decode: dict[str, Any] = {k: v for k, v in load.items() if k != "draining"}
         told = WorkerLoad(
             draining=bool(load.get("draining")), decode=(DecodeLoad("m", "q4", **decode),)
         )
