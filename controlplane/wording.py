@@ -18,3 +18,8 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
         return "none"
     text = ", ".join(shown(name) for name in ordered[:limit])
     return text if len(ordered) <= limit else f"{text} and {len(ordered) - limit} more"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 token", "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

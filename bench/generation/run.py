@@ -15,20 +15,27 @@ from bench.generation.record import (
     load_generations,
     reduce_generations,
 )
-from bench.load.processes import drive
+from bench.load.processes import drive, soon
 
 _DRIVER = "bench.generation.driver"
 
 
 def run_generations(
-    plan: GenerationPlan, *, on_tick: Callable[[float], None] | None = None
+    plan: GenerationPlan,
+    *,
+    on_tick: Callable[[float], None] | None = None,
+    start_at: Callable[[], int] = soon,
 ) -> GenerationResult:
-    """Runs the plan and returns its figures; raises DriverError."""
-    return reduce_generations(plan, generation_records(plan, on_tick=on_tick))
+    """Runs the plan and returns its figures; `start_at` is that of `drive`. Raises DriverError."""
+    records = generation_records(plan, on_tick=on_tick, start_at=start_at)
+    return reduce_generations(plan, records)
 
 
 def generation_records(
-    plan: GenerationPlan, *, on_tick: Callable[[float], None] | None = None
+    plan: GenerationPlan,
+    *,
+    on_tick: Callable[[float], None] | None = None,
+    start_at: Callable[[], int] = soon,
 ) -> list[GenerationRecord]:
     """Runs the plan and returns what the driver saw; raises DriverError."""
     with tempfile.TemporaryDirectory(prefix="orchid-generations-") as directory:
@@ -41,5 +48,6 @@ def generation_records(
             base,
             plan.warmup_s + plan.seconds + plan.drain_s + 60,
             on_tick=on_tick,
+            start_at=start_at,
         )
         return load_generations(out)

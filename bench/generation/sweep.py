@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from bench.generation.plan import GenerationPlan
@@ -18,13 +19,19 @@ from deploy.cluster import ClusterSpec, LocalCluster
 
 # The policy whose completions with a standing backlog are the capacity, and its width.
 REFERENCE = "never-evict"
+OURS = "slo"
 _WIDTH = 8
 _READY_S = 120
+
+_Results = Mapping[tuple[str, float], Sequence[GenerationResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSweepSettings:
-    """What to run; `load_factors` multiply the measured capacity, each run lasts `seconds`."""
+    """What to run; `load_factors` multiply the measured capacity, each run lasts `seconds`.
+
+    Every policy meets the same generations at a load and seed, seeds 1 to `seeds`.
+    """
 
     model: str
     vocabulary: int
@@ -36,13 +43,13 @@ class GenerationSweepSettings:
     threads: int = 2
     first_token_ms: float = 500.0
     token_ms: float = 50.0
-    seed: int = 1
-    prefix: PrefixSettings = field(default_factory=PrefixSettings)
+    seeds: int = 1
+    prefix: PrefixSettings | None = field(default_factory=PrefixSettings)
 
 
 def generation_sweep_seconds(settings: GenerationSweepSettings) -> float:
     """About how long a sweep takes, for progress bars."""
-    runs = len(settings.policies) * len(settings.load_factors)
+    runs = len(settings.policies) * len(settings.load_factors) * settings.seeds
     each = settings.seconds + settings.warmup_s
     return runs * each + settings.capacity_s + settings.warmup_s
 
@@ -52,10 +59,11 @@ def run_generation_sweep(
 ) -> Report:
     """Measures capacity, every policy at every load, and what a shared prefix saves.
 
-    Summary: `capacity_per_s`, `<policy>@<load>.slo_attainment|first_token_p95_ms|token_p95_ms`,
-    `first_token_serial_ratio` at the lowest load, and those of `measure_prefix`. Policies are
-    the decode worker's, so it is asked directly. Raises ClusterError, DriverError, or ValueError
-    when nothing is answered.
+    Summary: `capacity_per_s`, `<policy>@<load>.slo_attainment|first_token_p95_ms|token_p95_ms`
+    as means over the seeds, `..._stderr` with several seeds, `<policy>@<load>.slo_ahead` (the
+    attainment of slo less this policy's, in pairs), `first_token_serial_ratio` at the lowest load,
+    and those of `measure_prefix`. Policies are the decode worker's, so it is asked directly.
+    Raises ClusterError, DriverError, or ValueError when nothing is answered.
     """
     host = host_facts()
     base = GenerationPlan(
@@ -67,7 +75,6 @@ def run_generation_sweep(
         warmup_s=settings.warmup_s,
         first_token_ms=settings.first_token_ms,
         token_ms=settings.token_ms,
-        seed=settings.seed,
     )
     with _worker(settings, REFERENCE, repository, directory / "capacity") as (target, _):
         full = _run(replace(base, target=target), f"capacity under {REFERENCE}", notify)
@@ -76,40 +83,58 @@ def run_generation_sweep(
     capacity = full.completed_per_s
     points: list[dict[str, Any]] = [{"policy": REFERENCE, "capacity": True, **full.as_point()}]
     summary = {"capacity_per_s": capacity, "capacity_tokens_per_s": full.tokens_per_s}
-    by_policy: dict[tuple[str, float], GenerationResult] = {}
-    for policy in settings.policies:
-        for load in settings.load_factors:
-            # A worker of its own for each run: a backlog is no other run's business.
-            with _worker(settings, policy, repository, directory / f"{policy}-{load:g}") as (
-                target,
-                _,
-            ):
-                rate = load * capacity
-                plan = replace(
-                    base,
-                    target=target,
-                    in_flight=0,
-                    rate_per_s=rate,
-                    seconds=settings.seconds,
-                )
-                result = _run(plan, f"{policy} at {load:g} x capacity", notify)
-            by_policy[policy, load] = result
-            points.append(
-                {"policy": policy, "load_factor": load, "rate_per_s": rate, **result.as_point()}
+    results: dict[tuple[str, float], list[GenerationResult]] = {}
+    for policy, load, seed in _runs(settings):
+        # A worker of its own for each run: a backlog is no other run's business.
+        with _worker(settings, policy, repository, directory / f"{policy}-{load:g}-{seed}") as (
+            target,
+            _,
+        ):
+            rate = load * capacity
+            plan = replace(
+                base,
+                target=target,
+                in_flight=0,
+                rate_per_s=rate,
+                seconds=settings.seconds,
+                seed=seed,
             )
-            summary |= _figures(f"{policy}@{load:g}", result)
-    summary |= _serial_ratio(settings, by_policy)
-    with _worker(settings, "slo", repository, directory / "prefix") as (_, front):
-        notify("shared prefixes", 0.0, 1.0)
-        found, more = measure_prefix(front, settings.model, settings.vocabulary, settings.prefix)
-        notify("shared prefixes", 1.0, 1.0)
+            result = _run(plan, f"{policy} at {load:g} x capacity", notify)
+        results.setdefault((policy, load), []).append(result)
+        point = {"policy": policy, "load_factor": load, "rate_per_s": rate, "seed": seed}
+        points.append(point | result.as_point())
+    for (policy, load), found in results.items():
+        summary |= _figures(f"{policy}@{load:g}", found, results.get((OURS, load), ()))
+    summary |= _serial_ratio(settings, results)
+    if settings.prefix is not None:
+        with _worker(settings, OURS, repository, directory / "prefix") as (_, front):
+            notify("shared prefixes", 0.0, 1.0)
+            found_prefixes, more = measure_prefix(
+                front, settings.model, settings.vocabulary, settings.prefix
+            )
+            notify("shared prefixes", 1.0, 1.0)
+        points += found_prefixes
+        summary |= more
     return make_report(
         "generation-sweep",
         host=host,
         settings=asdict(settings),
-        points=[*points, *found],
-        summary=summary | more,
+        points=points,
+        summary=summary,
     )
+
+
+def _runs(settings: GenerationSweepSettings) -> Iterator[tuple[str, float, int]]:
+    """Policy, load and seed of every run: those that are compared one right after the other.
+
+    Who comes first changes, so that what drifts with time is on nobody's side.
+    """
+    policies = list(settings.policies)
+    for load in settings.load_factors:
+        for seed in range(1, settings.seeds + 1):
+            for policy in policies:
+                yield policy, load, seed
+            policies.reverse()
 
 
 @contextmanager
@@ -143,21 +168,30 @@ def _run(plan: GenerationPlan, what: str, notify: Notify) -> GenerationResult:
     return result
 
 
-def _figures(key: str, result: GenerationResult) -> dict[str, float]:
-    figures = {f"{key}.slo_attainment": result.slo_attainment}
+def _figures(
+    key: str, results: Sequence[GenerationResult], ours: Sequence[GenerationResult]
+) -> dict[str, float]:
+    attained = [result.slo_attainment for result in results]
+    figures = {f"{key}.slo_attainment": fmean(attained)}
+    if len(attained) > 1:
+        figures[f"{key}.slo_attainment_stderr"] = stdev(attained) / len(attained) ** 0.5
+    if ours and ours is not results:
+        pairs = zip(ours, results, strict=True)
+        figures[f"{key}.slo_ahead"] = fmean(a.slo_attainment - b.slo_attainment for a, b in pairs)
     for name in ("first_token_ms", "token_ms"):
-        found = getattr(result, name)
-        if found is not None:
-            figures[f"{key}.{name.removesuffix('_ms')}_p95_ms"] = found[1]
+        found = [each[1] for each in (getattr(result, name) for result in results) if each]
+        if found:
+            figures[f"{key}.{name.removesuffix('_ms')}_p95_ms"] = fmean(found)
     return figures
 
 
-def _serial_ratio(
-    settings: GenerationSweepSettings, results: dict[tuple[str, float], GenerationResult]
-) -> dict[str, float]:
+def _serial_ratio(settings: GenerationSweepSettings, results: _Results) -> dict[str, float]:
     """How much longer the p95 first token takes one after the other than in company."""
     load = min(settings.load_factors)
-    serial, slo = results.get(("serial", load)), results.get(("slo", load))
-    if serial is None or slo is None or not (serial.first_token_ms and slo.first_token_ms):
+    firsts = [
+        [r.first_token_ms[1] for r in results.get((policy, load), ()) if r.first_token_ms]
+        for policy in ("serial", OURS)
+    ]
+    if not all(firsts):
         return {}
-    return {"first_token_serial_ratio": serial.first_token_ms[1] / slo.first_token_ms[1]}
+    return {"first_token_serial_ratio": fmean(firsts[0]) / fmean(firsts[1])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from deploy.transport import as_it_comes
 
 _START_AFTER_NS = 100_000_000
 _TICK_S = 0.2
+_PREPARED_S = 60.0
 
 Event = tuple[float, Callable[[], None]]
 """Seconds after the start of a run, and what happens then."""
@@ -21,6 +23,30 @@ Event = tuple[float, Callable[[], None]]
 
 class DriverError(Exception):
     """A driver process failed; the text is what it said."""
+
+
+def soon() -> int:
+    """The start of a run whose drivers are prepared: a moment from now, in monotonic ns."""
+    return time.monotonic_ns() + _START_AFTER_NS
+
+
+class CommonStart:
+    """One start for several runs that are driven at the same time, each from its own thread."""
+
+    def __init__(self, runs: int) -> None:
+        self._start_ns = 0
+        self._barrier = threading.Barrier(runs, self._decide)
+
+    def __call__(self) -> int:
+        """The common start, once every run is prepared; DriverError when one never is."""
+        try:
+            self._barrier.wait(_PREPARED_S)
+        except threading.BrokenBarrierError:
+            raise DriverError("a run beside this one was never prepared") from None
+        return self._start_ns
+
+    def _decide(self) -> None:
+        self._start_ns = soon()
 
 
 def drive(
@@ -31,12 +57,14 @@ def drive(
     *,
     on_tick: Callable[[float], None] | None = None,
     events: Sequence[Event] = (),
+    start_at: Callable[[], int] = soon,
 ) -> None:
     """Runs `module` once for each list of arguments and returns when all have ended.
 
     Each says "prepared" when it is and then reads the common start time. `on_tick` gets the
     seconds since the start while they run; `events` happen in between, in this process. Logs go
-    to `base`. Raises DriverError when one fails or none ends within `limit_s`.
+    to `base`. `start_at` gives the start, in monotonic ns, once all are prepared. Raises
+    DriverError when one fails or none ends within `limit_s`.
     """
     drivers = [
         _start([sys.executable, "-m", module, *each], base / f"{number}.log")
@@ -45,7 +73,7 @@ def drive(
     try:
         for driver in drivers:
             _expect_prepared(driver, base)
-        start_ns = time.monotonic_ns() + _START_AFTER_NS
+        start_ns = start_at()
         for driver in drivers:
             assert driver.stdin is not None
             driver.stdin.write(f"{start_ns}\n")

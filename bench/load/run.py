@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.load.metrics import LoadResult, measure
 from bench.load.plan import LoadPlan, Workload
-from bench.load.processes import Event, drive
+from bench.load.processes import Event, drive, soon
 from bench.load.record import Records, load_records, merge
 from bench.load.schedule import Schedule, draw_schedule, save_schedule
 
@@ -21,11 +21,11 @@ def run_load(
     *,
     processes: int = 1,
     on_tick: Callable[[float], None] | None = None,
+    start_at: Callable[[], int] = soon,
 ) -> LoadResult:
     """Runs the plan and returns its metrics; see `run_records`."""
-    return measure(
-        plan, workload, run_records(plan, workload, processes=processes, on_tick=on_tick)
-    )
+    records = run_records(plan, workload, processes=processes, on_tick=on_tick, start_at=start_at)
+    return measure(plan, workload, records)
 
 
 def run_records(
@@ -36,11 +36,13 @@ def run_records(
     on_tick: Callable[[float], None] | None = None,
     schedule: Schedule | None = None,
     events: Sequence[Event] = (),
+    start_at: Callable[[], int] = soon,
 ) -> Records:
     """Starts `processes` drivers that share the requests, and merges their records.
 
     `on_tick` gets the seconds since the start while they run; `events` happen in between,
-    in this process. Raises DriverError, and ValueError for a plan that cannot be drawn.
+    in this process; `start_at` is that of `drive`. Raises DriverError, and ValueError for a plan
+    that cannot be drawn.
     """
     schedule = schedule or draw_schedule(plan, workload)
     with tempfile.TemporaryDirectory(prefix="orchid-load-") as directory:
@@ -62,5 +64,6 @@ def run_records(
             plan.warmup_s + plan.duration_s + plan.drain_s + longest_s + 60,
             on_tick=on_tick,
             events=events,
+            start_at=start_at,
         )
         return merge([load_records(base / f"{shard}.npz") for shard in range(processes)])

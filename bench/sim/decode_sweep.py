@@ -49,7 +49,8 @@ class DecodeSweep:
     """What to simulate. Loads multiply the capacity; each seed is one load all policies meet.
 
     Capacity is what a standing backlog completes at width 8 (`limit-8`). Targets of 0 are
-    those of `targets_for`. `blocks` of 16 tokens make the arena.
+    those of `targets_for`. `blocks` of 16 tokens make the arena. Steps take `cost`; `believed` is
+    the profile that the scheduler begins with, None the true one.
     """
 
     policies: Sequence[str] = POLICIES
@@ -62,7 +63,7 @@ class DecodeSweep:
     token_ms: float = 0.0
     blocks: int = 2048
     sigma: float = 0.05
-    misfit: float = 1.0
+    believed: StepCost | None = None
     answer_share: float = 1.0
 
 
@@ -116,11 +117,10 @@ def settings_of(sweep: DecodeSweep) -> DecodeSimSettings:
             blocks=sweep.blocks,
             context=context,
             max_waiting=1_000_000,
-            sequence_tokens=sweep.sizes.longest,
         ),
         cost=sweep.cost,
         sigma=sweep.sigma,
-        misfit=sweep.misfit,
+        believed=sweep.believed,
         answer_share=sweep.answer_share,
     )
 

@@ -28,11 +28,6 @@ class GenerationSizes:
             if not 1 <= least <= most:
                 raise ValueError(f"expected 1 <= least <= most tokens, got {least} to {most}")
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return self.prompt[1] + self.answer[1]
-
 
 @dataclass(frozen=True, slots=True)
 class TokenTargets:

@@ -27,15 +27,15 @@ from worker.scheduling.scheduler import DecodeScheduler
 class DecodeSimSettings:
     """The simulated worker: its arena and limits, what steps cost and how much they scatter.
 
-    `sigma` is the spread of lognormal noise of mean 1 on each step. The scheduler's own model
-    is `cost` times `misfit`. `answer_share` is what part of its limit an answer takes: the
-    scheduler is told the limit only.
+    `sigma` is the spread of lognormal noise of mean 1 on each step. `believed` is the profile
+    that the scheduler begins with, None the true one. `answer_share` is what part of its limit
+    an answer takes: the scheduler is told the limit only.
     """
 
     scheduling: SchedulingSettings
     cost: StepCost
     sigma: float = 0.05
-    misfit: float = 1.0
+    believed: StepCost | None = None
     answer_share: float = 1.0
 
 
@@ -83,14 +83,7 @@ class _Engine:
         generator: np.random.Generator,
     ) -> None:
         cost = settings.cost
-        believed = StepCost(
-            cost.step_us * settings.misfit,
-            cost.prefill_us_per_token * settings.misfit,
-            cost.sequence_us * settings.misfit,
-            cost.cached_us_per_token * settings.misfit,
-            cost.sigma,
-        )
-        self.scheduler = DecodeScheduler(settings.scheduling, believed, policy)
+        self.scheduler = DecodeScheduler(settings.scheduling, settings.believed or cost, policy)
         self._load = load
         self._targets = targets
         self._cost = cost

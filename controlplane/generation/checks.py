@@ -159,7 +159,8 @@ def check_class(klass: RequestClass, model: ModelInfo) -> None:
     for name in sorted(named | klass.prohibited):
         if name not in known:
             raise NotFound(
-                f"model {shown(model.name)} has no variant {shown(name)}; variants: {listed(known)}"
+                f"no worker has variant {shown(name)} of model {shown(model.name)}; they have: "
+                f"{listed(known)} (of each model a decode worker loads one)"
             )
 
 

@@ -29,6 +29,7 @@ from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
 from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
 from controlplane.policy.records import Provenance, RequestClass
+from controlplane.wording import counted
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class Generation:
             except (WorkerFault, NotFound) as fault:
                 self.progress.lost += 1
                 _log.warning(
-                    "generation %d failed after %d tokens: %s",
+                    "generation %d failed after %d token(s): %s",
                     self.plan.id,
                     self.progress.tokens,
                     fault,
@@ -205,8 +206,8 @@ class Generation:
             raise self._closing
         if self._told:
             raise Unavailable(
-                f"worker {lane.session.identity.id} was lost after {self.progress.tokens} tokens "
-                "of the answer; what came before holds",
+                f"worker {lane.session.identity.id} was lost after "
+                f"{counted(self.progress.tokens, 'token')} of the answer; what came before holds",
                 _BACK_MS,
             ) from error
         self._tried.add(lane.session.number)

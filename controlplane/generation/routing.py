@@ -19,7 +19,7 @@ from controlplane.generation.quality import measured_quality
 from controlplane.policy.decode import Choice, Demand, Route, RouteReason
 from controlplane.policy.records import RequestClass
 from controlplane.registry import Membership, Registry
-from controlplane.wording import shown
+from controlplane.wording import counted, listed, shown
 
 _MS = 1_000_000
 # About what a worker that was started again needs to be back.
@@ -53,7 +53,7 @@ def candidates(
         for variant in lane.session.models[model.name].variants:
             if variant.name not in ready or variant.decode is None:
                 continue
-            obstacle = _obstacle(variant, klass)
+            obstacle = _obstacle(model.name, variant, klass)
             if obstacle:
                 obstacles[variant.name] = obstacle
             else:
@@ -61,6 +61,12 @@ def candidates(
                 found.append(Candidate(lane, route, variant))
     if found:
         return found
+    if klass.variant and obstacles and klass.variant not in obstacles:
+        raise Unavailable(
+            f"the request is pinned to variant {shown(klass.variant)}, which no decode worker has "
+            f"ready now; ready: {listed(obstacles)}",
+            _BACK_MS,
+        )
     if obstacles:
         told = "; ".join(f"{name}: {why}" for name, why in sorted(obstacles.items()))
         raise Unsatisfiable(f"no variant may answer: {told}")
@@ -78,15 +84,20 @@ def unready(name: str, membership: Membership | None) -> Unavailable:
     return Unavailable(f"model {shown(name)} is {info.state.value}{progress}", _BACK_MS)
 
 
-def _obstacle(variant: VariantInfo, klass: RequestClass) -> str:
+def _obstacle(model: str, variant: VariantInfo, klass: RequestClass) -> str:
     """Why a variant may not answer, empty when it may."""
     if klass.variant and variant.name != klass.variant:
         return f"the request is pinned to {klass.variant}"
     if variant.name in klass.prohibited:
         return "prohibited"
-    quality = measured_quality(variant) or 0.0
-    if quality < klass.minimum_quality:
-        return f"quality {quality:.4f} is below the floor {klass.minimum_quality:.4f}"
+    quality, floor = measured_quality(variant), klass.minimum_quality
+    if floor and quality is None:
+        return (
+            f"its quality has not been measured, so it meets no floor ({floor:.4f} is asked); "
+            f"`orchid models evaluate {model}` measures it"
+        )
+    if quality is not None and quality < floor:
+        return f"quality {quality:.4f} is below the floor {floor:.4f}"
     return ""
 
 
@@ -103,13 +114,14 @@ def long_enough(
         return kept
     most = max(c.route.most_tokens for c in found)
     holds = _holds(model, most)
+    prompt = f"the prompt has {counted(prompt_tokens, 'token')}"
     if prompt_tokens >= most:
         raise ContextOverflow(
-            f"the prompt has {prompt_tokens} tokens and needs at least 1 more for an answer; "
+            f"{prompt} and needs at least 1 more for an answer; "
             f"{holds}: shorten the prompt by {prompt_tokens + 1 - most}"
         )
     raise ContextOverflow(
-        f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, "
+        f"{prompt} and max_tokens is {max_tokens}, "
         f"{needed} together; {holds}: max_tokens may be up to {most - prompt_tokens}"
     )
 
@@ -136,16 +148,16 @@ def _holds(model: ModelInfo, most: int) -> str:
 def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneError:
     """The error when no candidate is expected to be in time; `asked_ms` is the deadline."""
     predicted, alone = _ms(choice.predicted_ns), _ms(choice.alone_ns)
+    prompt = f"a prompt of {counted(demand.prompt_tokens, 'token')}"
     if choice.reason == RouteReason.TOO_SHORT:
         return TooLate(
-            f"the deadline of {_ms(asked_ms * _MS)} is shorter than the {demand.prompt_tokens} "
-            f"tokens of the prompt take until the first token (at least {alone})"
+            f"the deadline of {_ms(asked_ms * _MS)} is shorter than {prompt} takes "
+            f"until the first token (at least {alone})"
         )
     if choice.reason == RouteReason.NEVER:
         return Unsatisfiable(
-            f"first_token_target_ms leaves {_ms(choice.target_ns)}; the "
-            f"{demand.prompt_tokens} tokens of the prompt take at least {alone} on the quickest "
-            "worker"
+            f"first_token_target_ms leaves {_ms(choice.target_ns)}; {prompt} takes at "
+            f"least {alone} on the quickest worker"
         )
     if choice.reason == RouteReason.NEVER_TOKENS:
         return Unsatisfiable(

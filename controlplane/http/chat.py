@@ -34,11 +34,7 @@ class Chat:
         find(self._catalogue, body.model)
         ask = chat_ask(call, body, self._config)
         writing = Writing(self._generating, call, [ask], ChatDialect())
-        if body.stream:
-            options = body.stream_options
-            await writing.stream(answer, usage=bool(options and options.include_usage))
-        else:
-            await writing.whole(answer)
+        await writing.as_asked(answer, body)
 
 
 class ChatDialect:

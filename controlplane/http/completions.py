@@ -32,11 +32,7 @@ class Completions:
         find(self._catalogue, body.model)
         asks = completion_asks(call, body, self._config)
         writing = Writing(self._generating, call, asks, CompletionDialect())
-        if body.stream:
-            options = body.stream_options
-            await writing.stream(answer, usage=bool(options and options.include_usage))
-        else:
-            await writing.whole(answer)
+        await writing.as_asked(answer, body)
 
 
 class CompletionDialect:

@@ -25,6 +25,7 @@ from controlplane.generation.records import (
 )
 from controlplane.http.asks import fingerprint, provenance_headers
 from controlplane.http.calls import TRACEPARENT, Answer, Call, event
+from controlplane.http.fields import GenerationBody
 from controlplane.policy.records import Provenance
 
 # A caller that reads nothing any more is let go this long after its deadline.
@@ -100,6 +101,14 @@ class Writing:
             "created": call.wall_s,
             "model": asks[0].model,
         }
+
+    async def as_asked(self, answer: Answer, body: GenerationBody) -> None:
+        """Answer as a stream or whole, as the body wants; raises ControlPlaneError."""
+        if body.stream:
+            options = body.stream_options
+            await self.stream(answer, usage=bool(options and options.include_usage))
+        else:
+            await self.whole(answer)
 
     async def whole(self, answer: Answer) -> None:
         """Answer when everything is there; raises ControlPlaneError."""

@@ -11,6 +11,7 @@ from deploy.cli.access import reaching
 from deploy.cli.bench_decode import decode
 from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_generation import generation
+from deploy.cli.bench_lanes import lanes
 from deploy.cli.bench_load import load
 from deploy.cli.bench_operate import operate
 from deploy.cli.bench_scenario import scenario
@@ -28,6 +29,7 @@ app.command()(scenario)
 app.command()(operate)
 app.command()(decode)
 app.command()(generation)
+app.command()(lanes)
 app.command()(decode_sim)
 
 

@@ -30,7 +30,7 @@ def decode_sim(
     cost: Annotated[
         str,
         typer.Option(
-            help="Cost of a step in us: the step, a prompt's token, a sequence that decodes, "
+            help="What a step takes in us: the step, a prompt's token, a sequence that decodes, "
             "a cached token."
         ),
     ] = _MEASURED,
@@ -44,9 +44,9 @@ def decode_sim(
     ] = 0.0,
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of 16 tokens in the arena.")] = 2048,
     sigma: Annotated[float, typer.Option(min=0.0, help="Relative spread of steps.")] = 0.05,
-    misfit: Annotated[
-        float, typer.Option(min=0.1, max=10.0, help="The scheduler's cost model is so far off.")
-    ] = 1.0,
+    believed: Annotated[
+        str, typer.Option(help="Profile that the scheduler begins with; default: the cost.")
+    ] = "",
     answer_share: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Part of its limit that an answer takes.")
     ] = 1.0,
@@ -79,7 +79,7 @@ def decode_sim(
             token_ms=token_ms,
             blocks=blocks,
             sigma=sigma,
-            misfit=misfit,
+            believed=StepCost(*numbers(believed, 4)) if believed else None,
             answer_share=answer_share,
         )
         host = host_facts()
@@ -103,7 +103,7 @@ def decode_sim(
         "answers": answers,
         "blocks": blocks,
         "sigma": sigma,
-        "misfit": misfit,
+        "believed_us": numbers(believed, 4) if believed else None,
         "answer_share": answer_share,
         "capacity_per_s": scale.capacity_per_s,
         "first_token_ms": scale.first_token_ms,

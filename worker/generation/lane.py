@@ -216,7 +216,7 @@ class Lane:
             return Exhausted(_REFUSALS[reason], retry_after_ns)
         total = self.scheduler.load().total_blocks
         return InvalidInput(
-            f"{len(call.prompt)} prompt tokens and {most} more never fit: the arena of model "
+            f"{len(call.prompt)} of the prompt and {most} more never fit: the arena of model "
             f"{self.model!r} holds {total * BLOCK_TOKENS} tokens"
         )
 

@@ -16,6 +16,7 @@ from worker.generation.generation import Generation
 from worker.generation.lane import Lane
 from worker.generation.openings import OpenGenerations
 from worker.generation.records import Admitted
+from worker.generation.sampling import Row
 from worker.jobs import Token
 from worker.loop import Clocks
 from worker.scheduling.records import Ended, Reason, Step
@@ -90,7 +91,7 @@ class Steps:
         if logits is None:
             lane.scheduler.failed(step)
         else:
-            self._commit(lane, step, logits, ended_ns, ended_ns - began_ns)
+            self._commit(lane, step, logits, ended_ns - began_ns)
         return True
 
     def _run(
@@ -126,9 +127,7 @@ class Steps:
                 queue_ns = now_ns - member.call.arrived_ns
                 self._open.tell(member, Admitted(len(member.call.prompt), cached, queue_ns))
 
-    def _commit(
-        self, lane: Lane, step: Step, logits: StepLogits, now_ns: int, took_ns: int
-    ) -> None:
+    def _commit(self, lane: Lane, step: Step, logits: StepLogits, took_ns: int) -> None:
         """Chooses tokens, tells them, and lets the scheduler know of both."""
         tokens: dict[int, int] = {}
         over: list[tuple[int, Generation]] = []
@@ -139,24 +138,9 @@ class Steps:
             row = next(rows)
             tokens[part.sequence_id] = 0
             generation = lane.owners.get(part.sequence_id)
-            if generation is None:
-                continue
-            # Held for one choice: a caller who ends meanwhile waits no longer.
-            with self._lock:
-                answer = generation.answers[part.sequence_id]
-                if generation.closed or answer.finished is not None:
-                    continue
-                try:
-                    token, piece = answer.choose(row)
-                except EngineFault as fault:
-                    self._open.fail(generation, fault)
-                    continue
-                tokens[part.sequence_id] = token
-                generation.started = True
-                self._open.tell_piece(generation, answer, piece)
-                if answer.finished is not None:
-                    over.append((part.sequence_id, generation))
-        for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
+            if generation is not None:
+                tokens[part.sequence_id] = self._choose(generation, part.sequence_id, row, over)
+        for ended in lane.scheduler.completed(step, tokens, self._clocks.now_ns(), took_ns):
             lane.end(ended.sequence_id, ended.record)
         with self._lock:
             for sequence_id, generation in over:
@@ -164,6 +148,30 @@ class Steps:
                 self._open.settle(generation, self.cpu_share)
             # One wake-up for all tokens of the step.
             self._open.flush()
+
+    def _choose(
+        self,
+        generation: Generation,
+        sequence_id: int,
+        row: Row,
+        over: list[tuple[int, Generation]],
+    ) -> int:
+        """The next token of an answer, which is told; 0 when nobody wants one any more."""
+        # Held for one choice: a caller who ends meanwhile waits no longer.
+        with self._lock:
+            answer = generation.answers[sequence_id]
+            if generation.closed or answer.finished is not None:
+                return 0
+            try:
+                token, piece = answer.choose(row)
+            except EngineFault as fault:
+                self._open.fail(generation, fault)
+                return 0
+            generation.started = True
+            self._open.tell_piece(generation, answer, piece)
+            if answer.finished is not None:
+                over.append((sequence_id, generation))
+            return token
 
     def _ended(self, lane: Lane, ended: Ended) -> None:
         """The scheduler gave a sequence up; under the lock."""

@@ -78,7 +78,7 @@ def check_call(call: GenerationCall, speech: Speech) -> None:
     if tokens + max(limits.max_tokens, 1) > speech.context:
         asked = f"{limits.max_tokens} more" if limits.max_tokens else "an answer"
         raise InvalidInput(
-            f"{tokens} prompt tokens and {asked} exceed the context of {speech.context} tokens"
+            f"{tokens} of the prompt and {asked} exceed the context of {speech.context} tokens"
         )
     check_tokens("prompt", call.prompt, speech.vocabulary)
     check_tokens("stop_token_ids", limits.stop_tokens, speech.vocabulary)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from worker.scheduling.records import StepPart
 
-_GAIN = 0.08
-_LEAST, _MOST = 0.25, 4.0
+# What a step says fades by this with each one after it: some seconds are remembered.
+_MEMORY: Final = 0.995
+# The profile counts as so many steps in the beginning, and always as so many for what no step
+# tells apart.
+_PRIOR: Final = 10.0
+_RIDGE: Final = 1.0
+# How fast the whole follows what the corrected terms do not explain.
+_GAIN: Final = 0.08
+# A stalled step counts as at most so many times what was expected.
+_STALLED: Final = 2.0
+_LEAST: Final = 0.25
+_MOST: Final = 4.0
+_LEAST_DRIFT: Final = 0.5
+_MOST_DRIFT: Final = 2.0
+_TERMS: Final = 4
 
 
 class StepLoad(NamedTuple):
@@ -69,48 +82,100 @@ class StepCost:
         )
 
 
-class CorrectedCost:
-    """A `StepCost` with one correction for prompt tokens and one for the rest.
+class StepCorrections(NamedTuple):
+    """Factors on the four terms of a `StepCost`."""
 
-    Normalised least mean squares on the two parts: an error goes to the part that made most
-    of the step. Corrections stay within 0.25 and 4. Not thread-safe.
+    step: float
+    prefill: float
+    sequence: float
+    cached: float
+
+
+class CorrectedCost:
+    """A `StepCost` whose four terms are corrected by the steps that ran. Not thread-safe.
+
+    - Each term has a factor: exponentially weighted least squares of the relative error, drawn
+      towards the common level where steps do not tell terms apart, one pass of coordinate
+      descent a step. Factors stay within 0.25 and 4.
+    - What that leaves in the last steps, a machine that has become slower for one, moves a
+      factor on the whole, within 0.5 and 2.
     """
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
-        self._prefill = 1.0
-        self._decode = 1.0
+        self._factors = [1.0] * _TERMS
+        self._level = 1.0
+        self._drift = 1.0
+        # Moments of the terms' shares in steps, and of shares with ratios: weighted sums.
+        self._shares = [[_PRIOR * (i == j) for j in range(_TERMS)] for i in range(_TERMS)]
+        self._ratios = [_PRIOR] * _TERMS
+        self._step_ns = 1e3 * cost.step_us
+        self._prefill_ns = 1e3 * cost.prefill_us_per_token
+        self._sequence_ns = 1e3 * cost.sequence_us
+        self._cached_ns = 1e3 * cost.cached_us_per_token
 
     @property
-    def corrections(self) -> tuple[float, float]:
-        """Factors on prompt tokens and on the rest."""
-        return self._prefill, self._decode
+    def corrections(self) -> StepCorrections:
+        """The factors on the terms that predictions are made with."""
+        step, prefill, sequence, cached = self._factors
+        drift = self._drift
+        return StepCorrections(drift * step, drift * prefill, drift * sequence, drift * cached)
 
     @property
     def token_ns(self) -> float:
         """Predicted time of one more prompt token in a step."""
-        return self._prefill * 1e3 * self.cost.prefill_us_per_token
+        return self._prefill_ns
 
     def predict_ns(self, load: StepLoad) -> float:
         """Predicted time of a step."""
-        return self._prefill * self.cost.prefill_ns(load) + self._decode * self.cost.decode_ns(load)
+        return self._prefill_ns * load.chunk_tokens + self.rest_ns(load.decoding, load.cached)
 
     def rest_ns(self, decoding: int, cached: int) -> float:
         """Predicted time of a step without prompt tokens."""
-        return self._decode * self.cost.decode_ns(StepLoad(0, decoding, cached))
+        return self._step_ns + self._sequence_ns * decoding + self._cached_ns * cached
 
     def join_ns(self, tokens: int) -> float:
         """What one more sequence of so many tokens adds to a step when it decodes."""
-        return self.rest_ns(1, tokens) - self.rest_ns(0, 0)
+        return self._sequence_ns + self._cached_ns * tokens
 
     def learn(self, load: StepLoad, took_ns: int) -> None:
         """Correct by one step; a time that is not above 0 teaches nothing."""
         if took_ns <= 0:
             return
-        prefill, rest = self.cost.prefill_ns(load), self.cost.decode_ns(load)
-        error = took_ns - self._prefill * prefill - self._decode * rest
-        # One stalled step must not pass for a slow machine.
-        error = min(error, prefill + rest)
-        scale = _GAIN * error / (prefill * prefill + rest * rest)
-        self._prefill = min(_MOST, max(_LEAST, self._prefill + scale * prefill))
-        self._decode = min(_MOST, max(_LEAST, self._decode + scale * rest))
+        cost = self.cost
+        terms = [
+            1e3 * cost.step_us,
+            1e3 * cost.prefill_us_per_token * load.chunk_tokens,
+            1e3 * cost.sequence_us * load.decoding,
+            1e3 * cost.cached_us_per_token * load.cached,
+        ]
+        nominal = sum(terms)
+        if nominal <= 0.0:
+            return
+        shares = [term / nominal for term in terms]
+        expected = self.predict_ns(load) / nominal
+        ratio = min(took_ns / nominal, _STALLED * expected)
+        self._regress(shares, ratio)
+        explained = sum([f * s for f, s in zip(self._factors, shares, strict=True)])
+        drift = self._drift + _GAIN * (ratio / explained - self._drift)
+        self._drift = min(_MOST_DRIFT, max(_LEAST_DRIFT, drift))
+        step, prefill, sequence, cached = self.corrections
+        self._step_ns = 1e3 * cost.step_us * step
+        self._prefill_ns = 1e3 * cost.prefill_us_per_token * prefill
+        self._sequence_ns = 1e3 * cost.sequence_us * sequence
+        self._cached_ns = 1e3 * cost.cached_us_per_token * cached
+
+    def _regress(self, shares: list[float], ratio: float) -> None:
+        """One more step in the moments, and one pass over the factors."""
+        self._level += (1.0 - _MEMORY) * (ratio - self._level)
+        factors = self._factors
+        for i in range(_TERMS):
+            row = self._shares[i]
+            for j in range(_TERMS):
+                row[j] = _MEMORY * row[j] + shares[i] * shares[j]
+            self._ratios[i] = _MEMORY * self._ratios[i] + shares[i] * ratio
+        for i in range(_TERMS):
+            row = self._shares[i]
+            others = sum([row[j] * factors[j] for j in range(_TERMS)]) - row[i] * factors[i]
+            wanted = self._ratios[i] - others + _RIDGE * self._level
+            factors[i] = min(_MOST, max(_LEAST, wanted / (row[i] + _RIDGE)))

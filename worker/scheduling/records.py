@@ -156,10 +156,9 @@ class SchedulingSettings:
 
     `blocks` is the arena's size, `context` the most tokens of a sequence, `max_waiting` bounds
     the queue. `chunk_tokens` bounds the prompt tokens of one step, `width` its sequences that
-    decode (policies of their own bring their own). `sequence_tokens` is what policies with an
-    arena for so many sequences take for one (0: the context). `headroom` is the part of the
-    token target that is planned with. A sequence is passed over at most `pass_limit` times by
-    later ones. `prefix_cache` False computes every prompt.
+    decode (policies of their own bring their own). `headroom` is the part of the token target
+    that is planned with. A sequence is passed over at most `pass_limit` times by later ones.
+    `prefix_cache` False computes every prompt.
     """
 
     blocks: int
@@ -167,7 +166,6 @@ class SchedulingSettings:
     max_waiting: int = 256
     chunk_tokens: int = 256
     width: int = 64
-    sequence_tokens: int = 0
     headroom: float = 0.95
     pass_limit: int = 32
     prefix_cache: bool = True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from worker.scheduling.blocks import BLOCK_TOKENS, blocks_for
-from worker.scheduling.cost import CorrectedCost
+from worker.scheduling.cost import CorrectedCost, load_of
 from worker.scheduling.pool import BlockPool
 from worker.scheduling.preemption import choose_victim
-from worker.scheduling.records import State
+from worker.scheduling.records import State, Step
 from worker.scheduling.sequences import DecodeSequence
 from worker.scheduling.step_plan import Share
 
@@ -113,6 +113,18 @@ class Residency:
         if self.pool.tenants > _TENANTS_KEPT + len(self.waiting) + len(self.resident):
             living = {s.tenant for s in (*self.waiting.values(), *self.resident.values())}
             self.pool.forget_tenants(living)
+
+    def charge(self, step: Step, cost: CorrectedCost, took_ns: int) -> None:
+        """Divides a step's time among its sequences by what each part costs."""
+        weights = [cost.predict_ns(load_of((part,))) for part in step.parts]
+        whole = sum(weights)
+        for part, weight in zip(step.parts, weights, strict=True):
+            sequence = self.resident[part.sequence_id]
+            share = int(took_ns * weight / whole)
+            if sequence.state == State.DECODING:
+                sequence.decode_ns += share
+            else:
+                sequence.prefill_ns += share
 
     def publish(self, sequence: DecodeSequence) -> None:
         """Puts the blocks it has filled into the prefix cache."""

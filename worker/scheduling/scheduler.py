@@ -48,7 +48,7 @@ class DecodeScheduler:
     ) -> None:
         blocks = settings.blocks
         if policy.arena_sequences:
-            one = blocks_for(settings.sequence_tokens or settings.context)
+            one = blocks_for(policy.sequence_tokens or settings.context)
             blocks = min(blocks, policy.arena_sequences * one)
         self.settings = settings
         self.policy = policy
@@ -158,7 +158,8 @@ class DecodeScheduler:
     ) -> tuple[Ended, ...]:
         """The step ran in `took_ns`; `tokens` holds one token for each part with logits.
 
-        Returns the sequences that this token ended by their limit; they are gone already.
+        Costs are learnt from all of the time between its plan and `now_ns`, when its tokens are
+        chosen. Returns the sequences that this token ended by their limit; they are gone already.
         Raises ValueError, changing nothing, for another step or a token that is missing.
         """
         self._check_running(step)
@@ -166,9 +167,9 @@ class DecodeScheduler:
         if any(s not in tokens and not self._homes.resident[s].cancelled for s in missing):
             raise ValueError("a sequence with logits has no token")
         self._running = None
-        self.cost.learn(load_of(step.parts), took_ns)
+        self.cost.learn(load_of(step.parts), now_ns - self._running_since_ns)
         self._measures.ran(step, took_ns)
-        self._charge(step, took_ns)
+        self._homes.charge(step, self.cost, took_ns)
         ended = []
         for part in step.parts:
             sequence = self._homes.resident[part.sequence_id]
@@ -389,18 +390,6 @@ class DecodeScheduler:
 
     def _secure(self, shares: list[Share], now_ns: int) -> list[Share]:
         return self._homes.secure(shares, self.cost, now_ns, self._ratio)
-
-    def _charge(self, step: Step, took_ns: int) -> None:
-        """Divides the step's time among its sequences by what each part costs."""
-        weights = [self.cost.predict_ns(load_of((part,))) for part in step.parts]
-        whole = sum(weights)
-        for part, weight in zip(step.parts, weights, strict=True):
-            sequence = self._homes.resident[part.sequence_id]
-            share = int(took_ns * weight / whole)
-            if sequence.state == State.DECODING:
-                sequence.decode_ns += share
-            else:
-                sequence.prefill_ns += share
 
     def _learn_ratio(self, sequence: DecodeSequence) -> None:
         taken = sequence.generated / sequence.limit

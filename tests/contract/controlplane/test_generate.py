@@ -97,7 +97,7 @@ async def test_targets_deadline_and_floor_come_from_the_class() -> None:
         klass = inference_pb2.RequestClass(request_class="strict")
         error, _ = await refusal(house.inference.Generate(ask(request_class=klass)))
         assert error.code() is CODE.FAILED_PRECONDITION
-        assert "quality 0.0000 is below the floor 0.9000" in str(error.details())
+        assert "its quality has not been measured" in str(error.details())
         klass = inference_pb2.RequestClass(request_class="loud")
         error, _ = await refusal(house.inference.Generate(ask(request_class=klass)))
         assert error.code() is CODE.INVALID_ARGUMENT and "quick" in str(error.details())
@@ -165,7 +165,7 @@ async def test_a_chat_is_rendered_and_token_ids_are_taken_as_they_are() -> None:
         (
             ask(request_class=inference_pb2.RequestClass(variant="writer-q5")),
             CODE.NOT_FOUND,
-            "no variant 'writer-q5'; variants: 'writer-q4'",
+            "no worker has variant 'writer-q5' of model 'writer'; they have: 'writer-q4'",
         ),
         (
             ask(request_class=inference_pb2.RequestClass(prohibited_variants=["writer-q4"])),
@@ -189,7 +189,7 @@ async def test_a_chat_is_rendered_and_token_ids_are_taken_as_they_are() -> None:
             "the prompt has 70 tokens and needs at least 1 more for an answer; the context of "
             "model 'writer' is 64 tokens: shorten the prompt by 7",
         ),
-        (ask(first_token_target_ms=1), CODE.FAILED_PRECONDITION, "take at least 1.4 ms"),
+        (ask(first_token_target_ms=1), CODE.FAILED_PRECONDITION, "takes at least 1.4 ms"),
     ],
 )
 async def test_what_cannot_be_is_said_at_once(
@@ -314,6 +314,18 @@ async def test_a_floor_and_a_pin_hold_for_generations() -> None:
         klass = inference_pb2.RequestClass(variant="writer-q4")
         events = await rest(house.inference.Generate(ask(request_class=klass)))
         assert events[-1].completed.provenance.worker_id == "worse"
+
+
+async def test_a_pin_to_what_still_loads_is_told_what_is_ready() -> None:
+    ready = DecodeWorker("ready")
+    loading = DecodeWorker(
+        "loading", [writer(variant="writer-int8", precision="int8", ready=False)]
+    )
+    async with writers(ready, loading) as house:
+        klass = inference_pb2.RequestClass(variant="writer-int8")
+        error, _ = await refusal(house.inference.Generate(ask(request_class=klass)))
+        assert error.code() is CODE.UNAVAILABLE
+        assert "ready now; ready: 'writer-q4'" in str(error.details())
 
 
 async def test_prompts_ahead_are_refused_with_the_time_they_take() -> None:

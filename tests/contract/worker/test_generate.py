@@ -175,8 +175,8 @@ async def test_a_repeated_prompt_is_found_in_the_cache_of_its_tenant_only(
     [
         ({"prompt": []}, "no token"),
         ({"prompt": [1, 99999]}, r"prompt\[1\] is outside the vocabulary.*ids below 265"),
-        ({"prompt": [1] * CONTEXT}, f"{CONTEXT} prompt tokens and an answer exceed.*{CONTEXT}"),
-        ({"prompt": [1] * 500, "max_tokens": 13}, "500 prompt tokens and 13 more exceed.*512"),
+        ({"prompt": [1] * CONTEXT}, f"{CONTEXT} of the prompt and an answer exceed.*{CONTEXT}"),
+        ({"prompt": [1] * 500, "max_tokens": 13}, "500 of the prompt and 13 more exceed.*512"),
         ({"n": 17}, "n is 17; accepted is at most 16"),
         ({"logprobs": 21}, "logprobs is 21; accepted is at most 20"),
         ({"stop": ["a"] * 17}, "stop strings is 17; accepted is at most 16"),
@@ -223,7 +223,7 @@ async def test_more_than_the_arena_holds_is_refused_with_the_numbers(tmp_path: P
         error = await refused(served, call_of([5] * 100, max_tokens=3000))
         heard = await hear(served, call_of([5] * 100, max_tokens=10, ignore_end=True))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "100 prompt tokens and 3000 more never fit" in (error.details() or "")
+    assert "100 of the prompt and 3000 more never fit" in (error.details() or "")
     assert "2048 tokens" in (error.details() or "")
     assert heard.finished[0].generated_tokens == 10
 

@@ -331,17 +331,16 @@ def test_a_broken_lane_ends_its_generations_and_takes_no_more(
 ) -> None:
     bench.open(1)
     step = bench.step()
-
-    def broken(now_ns: int) -> None:
-        raise ArithmeticError("no plan")
-
-    monkeypatch.setattr(bench.lane.scheduler, "next_step", broken)
-    step.end()
-    last = bench.last(1)
-    assert isinstance(last, Failed)
-    assert isinstance(last.error, EngineFault)
     bench.open(2)
-    last = bench.last(2)
+    # The next plan asks for blocks.
+    monkeypatch.setattr(bench.engine, "arena", None)
+    step.end()
+    for number in (1, 2):
+        last = bench.last(number)
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, EngineFault)
+    bench.open(3)
+    last = bench.last(3)
     assert isinstance(last, Failed)
     assert isinstance(last.error, Unavailable)
 

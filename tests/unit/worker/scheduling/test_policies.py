@@ -81,7 +81,7 @@ def test_shedding_ends_what_waits_too_long() -> None:
 
 
 def test_a_newcomer_evicts_who_can_afford_it() -> None:
-    world = World(policy_named("preempt"), blocks=64, sequence_tokens=64)
+    world = World(policy_named("preempt-64"), blocks=64)
     targets = {"first_token_target_ns": 60_000 * MS, "token_target_ns": 1000 * MS}
     for number in range(4):
         world.submit(arrival(number, prompt=32, max_new_tokens=33, **targets))

@@ -44,7 +44,6 @@ class RandomTraffic(RuleBasedStateMachine):
                 max_waiting=8,
                 chunk_tokens=48,
                 width=width,
-                sequence_tokens=64,
                 pass_limit=4,
                 prefix_cache=cached,
             ),
@@ -196,7 +195,7 @@ class RandomTraffic(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    "policy", ["slo", "serial", "never-evict", "preempt", "limit-2", "limit-3+shed"]
+    "policy", ["slo", "serial", "never-evict", "preempt-64", "limit-2", "limit-3+shed"]
 )
 def test_any_traffic_keeps_every_invariant(policy: str) -> None:
     machine = type("Traffic", (RandomTraffic,), {"policy": policy})
