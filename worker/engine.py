@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from worker import _engine
 from worker.errors import ModelLoadError
+from worker.models.external_data import confined
 from worker.prepared import (
     GRAPH_NAME,
     WEIGHTS_NAME,
@@ -60,7 +61,8 @@ class Session:
     `config` holds ONNX Runtime session settings. With `share_weights`, external weights come from
     a graph prepared once for this host (below `cache`, see `worker.prepared`), so that all
     processes map one copy; `sharing_note` says why not where that was wanted and failed.
-    Raises `ModelLoadError` when the file or graph cannot be served.
+    Raises `ModelLoadError` when the file or graph cannot be served, or its weights lie
+    elsewhere than in its folder.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Session:
     ) -> None:
         if not path.is_file():
             raise ModelLoadError(f"cannot load {path}: there is no such file")
+        confined(path, path.read_bytes())
         found = Prepared(path, False, "")
         if share_weights:
             host = f"{machine_class()} {runtime_info().library_version}"

@@ -26,6 +26,7 @@ from worker.hosted import (
 from worker.jobs import Token
 from worker.memory import MemoryRoom
 from worker.models.errors import ManifestError
+from worker.models.external_data import check_inside
 from worker.models.manifest import (
     MANIFEST_NAME,
     FileRef,
@@ -226,7 +227,12 @@ class ModelHost:
     ) -> None:
         with self._update():
             model.state, model.progress = ModelState.LOADING, start
-        files = variant_files(model.folder, model.manifest, variant)
+        manifest = model.manifest
+        named = [manifest.files[variant.graph]]
+        if variant.tokenizer:
+            named.append(manifest.tokenizers[variant.tokenizer])
+        self._check_files(model, named)
+        files = variant_files(model.folder, manifest, variant)
         weights = sum(ref.size for ref in files.values())
         room = self._memory()
         extra = self._kind.reserve(model.manifest, variant, max(0, room.available - weights))
@@ -251,6 +257,7 @@ class ModelHost:
         for ref in files:
             if ref.path in model.checked:
                 continue
+            check_inside(model.folder.resolve(), ref.path, "the manifest lists a file")
             fault = file_fault(model.folder, ref)
             if fault is not None:
                 raise ModelLoadError(

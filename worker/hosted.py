@@ -6,12 +6,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tokenizers import Tokenizer
 
 from worker.errors import ModelLoadError
 from worker.execution import Session
+from worker.models.external_data import confined
 from worker.models.manifest import FileRef, Manifest, Variant, size_fault
 from worker.profile import VariantProfile
 from worker.records import Item
@@ -133,30 +134,27 @@ class HostedModel:
 def variant_files(folder: Path, manifest: Manifest, variant: Variant) -> Mapping[str, FileRef]:
     """The files a variant maps: its graph, and every weight file that the graph names.
 
-    A graph names its external data by paths relative to itself. Raises ModelLoadError
-    when a file is missing or has not the size the manifest gives.
+    Raises ModelLoadError when a file is missing, has not the size the manifest gives, is not among
+    the manifest's files, or is not inside the graph's folder.
     """
     graph = folder / variant.graph
     try:
         content = graph.read_bytes()
     except OSError as error:
         raise ModelLoadError(f"cannot read {graph}: {error.strerror}") from None
-    others = {other.graph for other in manifest.variants}
-    others |= {ref.path for ref in manifest.tokenizers.values()}
-    weights = (path for path in manifest.files if path not in others)
-    named = [path for path in weights if _seen_from(graph.parent, folder / path) in content]
-    found = {path: manifest.files[path] for path in (variant.graph, *named)}
+    start = PurePosixPath(variant.graph).parent
+    found = {variant.graph: manifest.files[variant.graph]}
+    for name in confined(graph, content):
+        path = (start / name).as_posix()
+        if path not in manifest.files:
+            raise ModelLoadError(
+                f"{variant.graph} names weights in {path[:200]!r}, which the manifest does not list"
+            )
+        found[path] = manifest.files[path]
     for ref in found.values():
         if (fault := size_fault(folder, ref)) is not None:
             raise ModelLoadError(f"{folder}/{fault}")
     return found
-
-
-def _seen_from(start: Path, file: Path) -> bytes:
-    ups = 0
-    while not file.is_relative_to(start):
-        start, ups = start.parent, ups + 1
-    return ("../" * ups + file.relative_to(start).as_posix()).encode()
 
 
 def vocabulary_size(folder: Path, manifest: Manifest, variant: Variant) -> int:

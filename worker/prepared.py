@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.models.external_data import confined
+
 GRAPH_NAME = "graph.onnx"
 WEIGHTS_NAME = "weights.bin"
 _SOURCE_NAME = "source"
 # Weights, their packed copies, and room to spare.
 _SPACE_FACTOR = 2.5
-# An ONNX StringStringEntryProto: field 1 is the key "location", field 2 the file's name.
-_LOCATION = b"\x0a\x08location\x12"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,6 @@ def default_cache() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "orchid" / "prepared"
 
 
-def external_files(graph: bytes) -> tuple[str, ...]:
-    """Names of the weight files a serialised ONNX model refers to, sorted."""
-    names = set()
-    at = graph.find(_LOCATION)
-    while at >= 0:
-        begin = at + len(_LOCATION)
-        length = graph[begin] & 0x7F
-        if graph[begin] & 0x80:  # a varint of two bytes: names of 128 bytes and more
-            begin += 1
-            length |= graph[begin] << 7
-        begin += 1
-        names.add(graph[begin : begin + length].decode("utf-8", "replace"))
-        at = graph.find(_LOCATION, begin)
-    return tuple(sorted(names))
-
-
 def prepared_graph(
     source: Path, *, cache: Path, host: str, build: Callable[[Path, Path], None]
 ) -> Prepared:
@@ -67,11 +51,12 @@ def prepared_graph(
 
     `host` names everything that makes a prepared graph fit (CPU class, library version);
     `build(source, folder)` writes `GRAPH_NAME` and `WEIGHTS_NAME`. One process builds, others
-    wait for it. A cache that cannot be written is a note, not an error; what `build` raises
-    passes through.
+    wait for it. A cache that cannot be written, or that others could have written, is a note,
+    not an error; what `build` raises passes through, and ModelLoadError for weights outside the
+    graph's folder.
     """
     data = source.read_bytes()
-    weights = [source.parent / name for name in external_files(data)]
+    weights = [source.parent / name for name in confined(source, data)]
     if not weights:
         return Prepared(source, False, "")
     try:
@@ -87,9 +72,22 @@ def prepared_graph(
                 if not (entry / GRAPH_NAME).is_file():
                     _make(source, entry, build)
                     _drop_others(source, entry)
+        if others := _others(entry):
+            return Prepared(source, False, f"{entry} is not taken: {others}")
     except OSError as error:
         return Prepared(source, False, f"cannot prepare in {cache}: {error}")
     return Prepared(entry / GRAPH_NAME, True, "")
+
+
+def _others(entry: Path) -> str:
+    """Why others could have put there what lies in an entry, empty when they could not.
+
+    Nothing else vouches for a prepared graph, while its source is checked against its manifest.
+    """
+    status = entry.stat()
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}"
+    return "others may write there" if status.st_mode & 0o022 else ""
 
 
 def discard(prepared: Prepared) -> None:
@@ -109,7 +107,7 @@ def _key(graph: bytes, weights: list[Path], host: str) -> str:
 def _make(source: Path, entry: Path, build: Callable[[Path, Path], None]) -> None:
     folder = entry.with_name(f"{entry.name}.{os.getpid()}.part")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     try:
         build(source, folder)
         (folder / _SOURCE_NAME).write_text(str(source.resolve()))

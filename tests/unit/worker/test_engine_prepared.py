@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from tests.unit.worker import graphs
 from worker.engine import Session
 from worker.errors import ModelLoadError
-from worker.prepared import GRAPH_NAME, external_files, prepared_graph
+from worker.prepared import GRAPH_NAME, prepared_graph
 
 WIDTH = 1024
 LAYERS = 12
@@ -196,19 +196,6 @@ def test_a_graph_that_does_not_load_is_a_load_error(heavy: Path, tmp_path: Path)
         Session(heavy, cache=tmp_path / "cache")
 
 
-def test_external_files_are_found_by_name(tmp_path: Path) -> None:
-    def entry(name: str) -> bytes:
-        proto = TensorProto(data_location=TensorProto.EXTERNAL)
-        proto.external_data.add(key="location", value=name)
-        return proto.SerializeToString()
-
-    long_name = "x" * 300
-    assert external_files(entry("b.bin") + entry("a.bin") + entry(long_name)) == (
-        "a.bin", "b.bin", long_name,
-    )  # fmt: skip
-    assert external_files(b"nothing here") == ()
-
-
 def test_a_failed_build_leaves_nothing(heavy: Path, tmp_path: Path) -> None:
     def build(source: Path, folder: Path) -> None:
         (folder / "half").write_bytes(b"written")
@@ -218,3 +205,15 @@ def test_a_failed_build_leaves_nothing(heavy: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError):
         prepared_graph(heavy, cache=cache, host="h", build=build)
     assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_what_others_could_have_written_is_not_taken(heavy: Path, tmp_path: Path) -> None:
+    def build(source: Path, folder: Path) -> None:
+        (folder / GRAPH_NAME).write_bytes(b"made")
+
+    cache = tmp_path / "cache"
+    first = prepared_graph(heavy, cache=cache, host="h", build=build)
+    assert first.prepared and first.graph.parent.stat().st_mode & 0o077 == 0
+    first.graph.parent.chmod(0o777)
+    second = prepared_graph(heavy, cache=cache, host="h", build=build)
+    assert not second.prepared and "others may write there" in second.note

@@ -6,10 +6,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.unit.worker.models.gguf_files import (
@@ -26,7 +28,7 @@ from worker.hosted import ModelState, variant_files, vocabulary_size
 from worker.jobs import Token
 from worker.memory import MemoryRoom
 from worker.models.generator import build_local
-from worker.models.manifest import MANIFEST_NAME, load_manifest
+from worker.models.manifest import MANIFEST_NAME, describe_file, load_manifest, save_manifest
 from worker.models.progress import Silent
 from worker.models.synthetic import (
     build_padded,
@@ -254,7 +256,7 @@ def test_one_broken_variant_does_not_keep_the_others(built: Path, tmp_path: Path
     [
         (lambda folder: (folder / "tiny-a.onnx").write_bytes(b"short"), "got 5 bytes"),
         (lambda folder: flip_a_byte(folder / "tiny-a.onnx"), "expected sha256 [0-9a-f]{64}, got"),
-        (lambda folder: (folder / "tiny-a.onnx").unlink(), "No such file"),
+        (lambda folder: (folder / "tiny-a.onnx").unlink(), "no such file"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), "manifest"),
         (lambda folder: (folder / "tokenizers" / "words.json").write_text("x"), "tokenizer"),
         (lambda folder: folder.rename(folder.parent / "other"), "called 'other'"),
@@ -352,3 +354,43 @@ def test_models_that_generate_text_are_left_to_other_workers(tmp_path: Path) -> 
     (tmp_path / "chat" / MANIFEST_NAME).write_text("{}")
     # What cannot be read is loaded, so that the reason is seen.
     assert host.serves("chat")
+
+
+def test_files_that_a_manifest_does_not_list_are_not_opened(tmp_path: Path) -> None:
+    build_local_weights(tmp_path / "tiny", "extra.bin")
+    with pytest.raises(ModelLoadError, match=r"'extra\.bin', which the manifest does not list"):
+        Bench(tmp_path, "tiny-a").host.load("tiny")
+
+
+def test_a_changed_tokenizer_keeps_a_variant_from_loading(tmp_path: Path) -> None:
+    build_synthetic(tmp_path)
+    manifest = load_manifest(tmp_path / "tiny")
+    (ref,) = manifest.tokenizers.values()
+    path = tmp_path / "tiny" / ref.path
+    path.write_bytes(path.read_bytes().replace(b"good", b"goof"))
+    with pytest.raises(ModelLoadError, match=f"{ref.path}: expected sha256"):
+        Bench(tmp_path).host.load("tiny")
+
+
+def test_a_file_that_is_a_link_to_another_folder_is_refused(tmp_path: Path) -> None:
+    build_synthetic(tmp_path)
+    graph = tmp_path / "tiny" / "tiny-a.onnx"
+    graph.rename(tmp_path / "elsewhere.onnx")
+    graph.symlink_to(tmp_path / "elsewhere.onnx")
+    with pytest.raises(ModelLoadError, match="is not inside"):
+        Bench(tmp_path).host.load("tiny")
+
+
+def build_local_weights(folder: Path, location: str) -> None:
+    """A model whose first graph names a weight file beside those of its manifest."""
+    build_synthetic(folder.parent)
+    graph = folder / "tiny-a.onnx"
+    proto = onnx.load(graph)
+    tensor = proto.graph.initializer.add(name="unused", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    (folder / location).write_bytes(bytes(4))
+    graph.write_bytes(proto.SerializeToString())
+    manifest = load_manifest(folder)
+    files = {**manifest.files, graph.name: describe_file(folder, graph.name)}
+    save_manifest(replace(manifest, files=files), folder)
