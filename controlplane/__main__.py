@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -33,8 +34,9 @@ from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.server import ControlPlaneServer, Parts
 from controlplane.security.house import Security, make_security
-from controlplane.telemetry import Telemetry
+from controlplane.telemetry.telemetry import Telemetry
 from protos.tls import listener_context
+from protos.tracing.export import Destinations, open_sink
 
 if TYPE_CHECKING:
     from controlplane.http.door import HttpDoor
@@ -58,9 +60,7 @@ class ControlPlane:
         now_ns = time.monotonic_ns
         self._config = config
         self._security = security
-        self._telemetry = Telemetry(
-            config.telemetry, epoch_offset_ns=time.time_ns() - time.monotonic_ns()
-        )
+        self._telemetry = make_telemetry(config)
         registry = Registry()
         self._preprocessor = Preprocessor(
             registry,
@@ -113,6 +113,7 @@ class ControlPlane:
                 fleet=self._fleet,
                 version=status.version,
                 wall_ms=_wall_ms,
+                telemetry=self._telemetry,
             ),
             security,
         )
@@ -218,6 +219,21 @@ def _exposition(
         loop=loop,
         clocks=Clocks(time.monotonic_ns, time.time_ns),
     )
+
+
+def make_telemetry(config: ControlPlaneConfig) -> Telemetry:
+    """What records requests, as configured."""
+    telemetry = config.telemetry
+    wall_offset_ns = time.time_ns() - time.monotonic_ns()
+    directory = Path(telemetry.directory) if telemetry.directory else None
+    sink = open_sink(
+        Destinations(telemetry.otlp_endpoint, directory, telemetry.directory_mib << 19),
+        process="controlplane",
+        resource={"service.name": telemetry.service_name},
+        scope="orchid.controlplane",
+        wall_offset_ns=wall_offset_ns,
+    )
+    return Telemetry(telemetry, wall_offset_ns=wall_offset_ns, sink=sink)
 
 
 def _wall_ms() -> int:

@@ -10,6 +10,7 @@ from typing import Literal
 from protos.audit import AuditConfig
 from protos.exposure import check_listener
 from protos.tls import TlsConfig
+from protos.tracing.endpoint import endpoint_fault
 
 PolicyName = Literal[
     "price", "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
@@ -82,19 +83,37 @@ class GenerationTimes:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryConfig:
-    """Where spans go and which requests get one.
+    """Where spans go and which requests get some.
 
-    Without `otlp_endpoint` nothing is exported. Requests that arrive with a sampled
-    trace context always get a span; others with probability `sample_ratio`.
+    `otlp_endpoint` is a collector's `host:port`, with `https://` before it for TLS; `directory`
+    is where spans are kept as files, of `directory_mib` at most for this process; without both
+    nothing is recorded. Requests that arrive with a sampled trace context always are, those
+    without a context with probability `sample_ratio`. Of the others, those that are late, refused,
+    failed or took `slow_ms` (generations: to their first token) are kept, `slow_per_s` a second
+    at most.
     """
 
     otlp_endpoint: str = ""
+    directory: str = ""
+    directory_mib: int = 64
     sample_ratio: float = 0.0
+    slow_ms: int = 1000
+    slow_per_s: float = 1.0
     service_name: str = "orchid-controlplane"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.sample_ratio <= 1.0:
             raise ValueError(f"telemetry.sample_ratio must be in [0, 1], got {self.sample_ratio}")
+        if not 0.0 <= self.slow_per_s < math.inf:
+            raise ValueError(
+                f"telemetry.slow_per_s must be finite, 0 or more, got {self.slow_per_s}"
+            )
+        for name, value in (("slow_ms", self.slow_ms), ("directory_mib", self.directory_mib)):
+            if value < 1:
+                raise ValueError(f"telemetry.{name} must be at least 1, got {value}")
+        fault = endpoint_fault(self.otlp_endpoint)
+        if fault:
+            raise ValueError(f"telemetry.otlp_endpoint {fault}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from controlplane.config import ClassConfig
+from controlplane.config import ClassConfig, ControlPlaneConfig
 from controlplane.errors import InvalidRequest
+from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import RequestClass
 from controlplane.registry import ModelInfo
+
+_log = logging.getLogger(__name__)
+
+_MS = 1_000_000
+
+
+def policy_settings(config: ControlPlaneConfig) -> Settings:
+    """What the scheduler is tuned by."""
+    return Settings(
+        bounds=Bounds(config.queue.max_items, config.queue.max_predicted_work_ms * _MS),
+        confidence_z=config.confidence_z,
+        response_ns=int(config.response_reserve_ms * _MS),
+        reserve=config.reserve_fraction,
+        prefetch=config.prefetch,
+        max_batch=config.max_batch,
+    )
 
 
 def variant_table(info: ModelInfo, quality_resolution: float) -> VariantTable:
@@ -83,3 +102,22 @@ def unknown_prohibitions(
                 hint = f"did you mean {near[0]!r}?" if near else f"variants: {', '.join(known)}"
                 lines.append(f"class {name!r} prohibits {variant!r}, which no model has; {hint}")
     return tuple(lines)
+
+
+class Disagreements:
+    """Logs what the configuration and the deployed models disagree about, each once."""
+
+    def __init__(self, classes: Mapping[str, ClassConfig]) -> None:
+        self._classes = classes
+        self._told: frozenset[str] = frozenset()
+
+    def tell(self, models: Iterable[ModelInfo]) -> None:
+        """Look at the deployed models, of which those that are ready count."""
+        ready = [model for model in models if model.ready]
+        if not ready:
+            return
+        lines = unknown_prohibitions(self._classes, ready)
+        for line in lines:
+            if line not in self._told:
+                _log.warning("%s", line)
+        self._told = frozenset(lines)

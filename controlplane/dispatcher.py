@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-
-from opentelemetry.sdk.trace import Span
 
 from controlplane import ends
 from controlplane.config import ControlPlaneConfig
 from controlplane.counters import Counters
 from controlplane.deployment import (
+    Disagreements,
     deployment_of,
     effective_class,
+    policy_settings,
     same_deployment,
-    unknown_prohibitions,
     variant_table,
 )
 from controlplane.errors import (
@@ -30,8 +28,7 @@ from controlplane.gauges import gauges, violations
 from controlplane.measures import NONE, Callers, RequestMeasures
 from controlplane.members import Members
 from controlplane.pending import Pending
-from controlplane.policy.admission import Bounds, Refusal
-from controlplane.policy.entries import Settings
+from controlplane.policy.admission import Refusal
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
 from controlplane.policy.pool import Pool
@@ -39,7 +36,8 @@ from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
 from controlplane.pump import Pump
 from controlplane.registry import ModelInfo, Registry, WorkerSession
-from controlplane.telemetry import Telemetry, traceparent_of
+from controlplane.telemetry.requests import request_ended
+from controlplane.telemetry.telemetry import Telemetry
 from controlplane.work import (
     BatchDone,
     ItemDone,
@@ -50,14 +48,12 @@ from controlplane.work import (
     place_of,
 )
 
-_log = logging.getLogger(__name__)
-
-_MS = 1_000_000
 # Turns of the loop between a call's bytes and its place in the queue: those who wait to share
 # a short run leave with those whom the loop has in its hands already.
 _COMPANY_TURNS = 6
 # A request that has been with this many workers in vain may be what breaks them.
 _MOST_DISPATCHES = 3
+_NEVER_SLOW = 1 << 62
 
 
 class Dispatcher:
@@ -78,14 +74,8 @@ class Dispatcher:
         self._now_ns = now_ns
         self._loop = loop
         self._telemetry = telemetry
-        settings = Settings(
-            bounds=Bounds(config.queue.max_items, config.queue.max_predicted_work_ms * _MS),
-            confidence_z=config.confidence_z,
-            response_ns=int(config.response_reserve_ms * 1e6),
-            reserve=config.reserve_fraction,
-            prefetch=config.prefetch,
-            max_batch=config.max_batch,
-        )
+        self._slow_ns = telemetry.slow_ns if telemetry is not None else _NEVER_SLOW
+        settings = policy_settings(config)
         policy = build(
             config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction
         )
@@ -107,7 +97,7 @@ class Dispatcher:
             settled=self._pump.soon,
         )
         self._last_id = 0
-        self._warned: frozenset[str] = frozenset()
+        self._disagreements = Disagreements(config.classes)
 
     # --- callers --------------------------------------------------------------------
 
@@ -126,10 +116,6 @@ class Dispatcher:
         Raises Refused, Unavailable, NotFound, InvalidRequest, Unsatisfiable or TooLate
         when the request is not admitted; nothing is kept of it then.
         """
-        span = None
-        if self._telemetry is not None:
-            span = self._telemetry.start(request.traceparent, request.arrived_ns)
-        request.traceparent = traceparent_of(span) if span is not None else ""
         # Callers may name any model; only deployed ones are counted apart.
         known = request.model if request.model in self._scheduler.pools else ""
         self.measures.arrived(known or NONE, request.klass)
@@ -138,9 +124,9 @@ class Dispatcher:
         except ControlPlaneError as error:
             self.counters.ended(known, ends.word_of(error))
             self.measures.end(known or NONE, request.klass, ends.word_of(error))
-            self._close_span(span, request, None, error)
+            self._ended(request, None, error)
             raise
-        pending = Pending(request, self._loop.create_future(), span)
+        pending = Pending(request, self._loop.create_future())
         self._pending[request.id] = pending
         self._deadlines.add(request.id, request.deadline_ns)
         if self._scheduler.stirs(request):
@@ -217,7 +203,7 @@ class Dispatcher:
                 self._deploy(membership.model)
         self._members.reassign()
         self._pump.soon()
-        self._warn()
+        self._disagreements.tell(self._registry.models())
 
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker."""
@@ -293,7 +279,8 @@ class Dispatcher:
             self._end(pending, queued=not current)
             if not pending.future.done():
                 pending.future.set_result(answer)
-            self._close_span(pending.span, request, answer, None)
+            if request.trace is not None or now - request.arrived_ns >= self._slow_ns:
+                self._ended(request, answer, None)
         elif current:
             error = ends.failure(item, request.model)
             if isinstance(error, Unavailable | WorkerFault):
@@ -320,10 +307,13 @@ class Dispatcher:
             raise ends.unready(request.model, self._registry.membership(request.model))
         request.klass = effective_class(request.klass, self._config.classes)
         request.eligible = pool.table.eligible(request.klass, request.shapes)
-        admission = self._scheduler.offer(request, self._now_ns())
+        request.offered_ns, request.ahead = self._now_ns(), pool.queued
+        request.admission = admission = self._scheduler.offer(request, request.offered_ns)
         if not admission.admitted:
             self.measures.refuse(request.model, admission.reason)
             raise ends.refusal(request, admission)
+        if request.trace is not None:
+            request.trace.admitted_ns = self._now_ns()
 
     def _shed(self, step: Shed) -> None:
         if step.decision.slack_ns > 0:
@@ -334,6 +324,8 @@ class Dispatcher:
         for request in flight.requests:
             request.dispatches += 1
             request.dispatched_ns = flight.sent_ns
+            if request.trace is not None and request.trace.recording:
+                request.traceparent = request.trace.send(flight.sent_ns, flight)
             self._pending[request.id].flight = flight
         self.counters.dispatched += len(flight.requests)
         self.measures.sent(flight)
@@ -366,17 +358,6 @@ class Dispatcher:
             reason = f"no live worker can answer the request any more: {error}"
             self._fail(self._pending[request.id], Unavailable(reason, 1000))
 
-    def _warn(self) -> None:
-        """Log what the configuration and the deployed models disagree about, each once."""
-        models = [model for model in self._registry.models() if model.ready]
-        if not models:
-            return
-        lines = unknown_prohibitions(self._config.classes, models)
-        for line in lines:
-            if line not in self._warned:
-                _log.warning("%s", line)
-        self._warned = frozenset(lines)
-
     # --- endings --------------------------------------------------------------------
 
     def _end(self, pending: Pending, *, queued: bool = True) -> None:
@@ -407,7 +388,7 @@ class Dispatcher:
             pending.future.set_exception(error)
             # Nobody may be left to look at it; that is no fault of the request.
             pending.future.exception()
-        self._close_span(pending.span, request, None, error)
+        self._ended(request, None, error)
 
     def _expire(self, request_id: int) -> None:
         pending = self._pending.get(request_id)
@@ -417,6 +398,8 @@ class Dispatcher:
     def _again(self, pending: Pending, flight: Flight, error: ControlPlaneError) -> None:
         """Queue a request of a failed flight again, or end it with what went wrong."""
         request = pending.request
+        if request.trace is not None:
+            request.trace.lost(flight, self._now_ns(), ends.word_of(error))
         if request.deadline_ns <= self._now_ns():
             self._fail(pending, ends.expired(request))
         elif request.dispatches >= _MOST_DISPATCHES and not pending.others:
@@ -437,14 +420,9 @@ class Dispatcher:
         if port is not None:
             port.cancel((item_id(flight.id, flight.requests.index(request)),))
 
-    def _close_span(
-        self,
-        span: Span | None,
-        request: Request,
-        answer: Answer | None,
-        error: ControlPlaneError | None,
+    def _ended(
+        self, request: Request, answer: Answer | None, error: ControlPlaneError | None
     ) -> None:
-        if span is not None and self._telemetry is not None:
-            fault = "" if error is None else f"{ends.word_of(error)}: {error}"
-            attributes = ends.span_attributes(request, answer)
-            self._telemetry.finish(span, self._now_ns(), attributes, fault)
+        if self._telemetry is not None:
+            now, policy = self._now_ns(), self._scheduler.policy.name
+            request_ended(self._telemetry, request, answer, error, now, policy)

@@ -1,4 +1,4 @@
-"""How requests end: the errors, answers and span attributes of each ending."""
+"""How requests end: the errors and answers of each ending."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from controlplane.errors import (
     Cancelled,
     ContextOverflow,
     ControlPlaneError,
+    Forbidden,
     InvalidRequest,
     NotFound,
     Refused,
     TooLate,
+    Unauthenticated,
     Unavailable,
     Unsatisfiable,
     WorkerFault,
@@ -23,9 +25,7 @@ from controlplane.policy.scheduler import Shed
 from controlplane.registry import Membership, ModelInfo
 from controlplane.work import BatchDone, ItemDone, ItemStatus
 
-AttributeValue = str | bool | int | float
-
-_WORDS: Mapping[type[ControlPlaneError], str] = {
+_WORDS: Mapping[type[BaseException], str] = {
     TooLate: "too-late",
     Refused: "refused",
     Unavailable: "unavailable",
@@ -35,6 +35,11 @@ _WORDS: Mapping[type[ControlPlaneError], str] = {
     NotFound: "not-found",
     Unsatisfiable: "unsatisfiable",
     WorkerFault: "worker-fault",
+}
+# How calls end that never were requests.
+_DOOR_WORDS: Mapping[type[BaseException], str] = {
+    Unauthenticated: "unauthenticated",
+    Forbidden: "forbidden",
 }
 ANSWERED = "answered"
 OUTCOMES = (ANSWERED, *dict.fromkeys(_WORDS.values()))
@@ -46,9 +51,13 @@ _REFUSALS = {
 }
 
 
-def word_of(error: ControlPlaneError) -> str:
+def word_of(error: BaseException) -> str:
     """The outcome under which an error is counted."""
-    return _WORDS.get(type(error), "failed")
+    for kind in type(error).__mro__:
+        word = _WORDS.get(kind) or _DOOR_WORDS.get(kind)
+        if word is not None:
+            return word
+    return "failed"
 
 
 def refusal(request: Request, admission: Admission) -> ControlPlaneError:
@@ -158,30 +167,3 @@ def answer(
         ),
         labels=info.labels,
     )
-
-
-def span_attributes(request: Request, answer: Answer | None) -> dict[str, AttributeValue]:
-    """What a request's span says of it: shapes, times and the decision, never content."""
-    attributes: dict[str, AttributeValue] = {
-        "orchid.model": request.model,
-        "orchid.tenant": request.klass.tenant,
-        "orchid.class": request.klass.name,
-        "orchid.deadline_ms": (request.deadline_ns - request.arrived_ns) / 1e6,
-        "orchid.dispatches": request.dispatches,
-        "orchid.preprocess_ms": request.preprocess_ns / 1e6,
-    }
-    if answer is not None:
-        attributes |= {
-            "orchid.variant": answer.provenance.variant,
-            "orchid.reason": answer.provenance.reason,
-            "orchid.approximation": answer.provenance.approximation,
-            "orchid.manifest_digest": answer.provenance.manifest_digest,
-            "orchid.worker_id": answer.provenance.worker_id,
-            "orchid.input_tokens": answer.outcome.input_tokens,
-            "orchid.batch_size": answer.outcome.batch_size,
-            "orchid.queue_ms": answer.outcome.queue_ns / 1e6,
-            "orchid.execute_ms": answer.outcome.execute_ns / 1e6,
-            "orchid.slack_at_dispatch_ms": answer.outcome.slack_at_dispatch_ns / 1e6,
-            "orchid.slack_at_answer_ms": answer.outcome.slack_at_answer_ns / 1e6,
-        }
-    return attributes

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from opentelemetry.sdk.trace import Span
-
 from controlplane.policy.hands import Flight
 from controlplane.policy.records import Answer, Request
 
@@ -20,7 +18,6 @@ class Pending:
 
     request: Request
     future: asyncio.Future[Answer]
-    span: Span | None
     flight: Flight | None = None
     others: list[Flight] = field(default_factory=list)
 

@@ -11,6 +11,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from deploy.channels import channel as channel_to
+from deploy.traces.client import ClientTrace
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 _NO_DEADLINE_S = 30.0
@@ -55,14 +56,16 @@ class Reply:
         return dict(self.document)
 
 
-def ask(address: str, question: Question, texts: Sequence[str]) -> list[Reply]:
+def ask(address: str, question: Question, texts: Sequence[str], trace: ClientTrace) -> list[Reply]:
     """One request a text, all in flight together; replies in the order of the texts."""
     with channel_to(address) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
         stub = inference_pb2_grpc.InferenceStub(channel)
-        return list(pool.map(lambda text: _ask_one(stub, question, text), texts))
+        return list(pool.map(lambda text: _ask_one(stub, question, text, trace), texts))
 
 
-def _ask_one(stub: inference_pb2_grpc.InferenceStub, question: Question, text: str) -> Reply:
+def _ask_one(
+    stub: inference_pb2_grpc.InferenceStub, question: Question, text: str, trace: ClientTrace
+) -> Reply:
     request = inference_pb2.InferRequest(
         model=question.model,
         text=inference_pb2.TextInput(texts=[text]),
@@ -75,12 +78,14 @@ def _ask_one(stub: inference_pb2_grpc.InferenceStub, question: Question, text: s
         ),
     )
     timeout_s = question.deadline_ms / 1e3 if question.deadline_ms else _NO_DEADLINE_S
-    try:
-        response = stub.Infer(request, timeout=timeout_s)
-    except grpc.RpcError as error:
-        if not isinstance(error, grpc.Call):
-            raise
-        return Reply(text, code=error.code().name, error=error.details() or error.code().name)
+    with trace.call("Infer") as call:
+        try:
+            response = stub.Infer(request, timeout=timeout_s, metadata=call.metadata)
+        except grpc.RpcError as error:
+            if not isinstance(error, grpc.Call):
+                raise
+            call.code = error.code().name
+            return Reply(text, code=call.code, error=error.details() or call.code)
     first = response.classifications[0] if response.classifications else None
     return Reply(
         text=text,

@@ -40,7 +40,8 @@ def load_config(
 ) -> T:
     """Builds `cls` from its defaults, the file's section, the environment, and `overrides`.
 
-    Later sources win, key by key. `overrides` are the values of command-line options. What the
+    Later sources win, key by key. `overrides` are the values of command-line options; a mapping
+    there replaces what it names and leaves the rest. What the
     section `base` and its variables say goes before all that, then `defaults`.
     Raises ConfigError for an unreadable file, an unknown key (naming the nearest known
     one), or a value of the wrong type, each with its place.
@@ -58,6 +59,9 @@ def load_config(
                 _insert(cls, values, keys, text, places, variable)
     for key, value in (overrides or {}).items():
         _check_key(cls, key, f"option {key}")
+        before = values.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = {**before, **value}
         values[key] = value
         places[(key,)] = f"option {key}"
     _check_keys(cls, values, (), places)

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from deploy.channels import channel as channel_to
+from deploy.traces.client import ClientTrace
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 
 # Where the control plane says what kind of mistake a request is.
@@ -101,13 +102,33 @@ class Generator:
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
 
-    def generate(self, question: GenerationQuestion, say: Callable[[str], None]) -> Generated:
-        """One answer; `say` gets its text as it comes.
+    def generate(
+        self,
+        question: GenerationQuestion,
+        say: Callable[[str], None],
+        trace: ClientTrace | None = None,
+    ) -> Generated:
+        """One answer; `say` gets its text as it comes. `trace` records the call.
 
         Raises GenerationError, and KeyboardInterrupt after the generation was ended on the
         server; what had been said by then is the caller's to know.
         """
-        call = self._stub.Generate(_request(question))
+        if trace is None:
+            return self._generate(question, say, None)
+        with trace.call("Generate") as recorded:
+            try:
+                return self._generate(question, say, recorded.metadata)
+            except GenerationError as error:
+                recorded.code = error.code
+                raise
+
+    def _generate(
+        self,
+        question: GenerationQuestion,
+        say: Callable[[str], None],
+        metadata: tuple[tuple[str, str], ...] | None,
+    ) -> Generated:
+        call = self._stub.Generate(_request(question), metadata=metadata)
         answer = Generated()
         try:
             for event in call:

@@ -25,7 +25,8 @@ from worker.errors import WorkerError
 from worker.loop import Clocks
 from worker.meter import LoadMeter, host_times
 from worker.services import Means
-from worker.telemetry import start_logging, start_tracing
+from worker.telemetry import start_logging
+from worker.tracing import start_tracing
 
 log = logging.getLogger("worker")
 
@@ -50,12 +51,7 @@ def make_means(config: WorkerConfig) -> Means:
             resident_bytes=lambda: int(process.memory_info().rss),
             throttled_periods=lambda: throttling().throttled_periods,
         ),
-        tracing=start_tracing(
-            config.otlp_endpoint,
-            config.worker_id,
-            config.trace_sample,
-            time.time_ns() - time.monotonic_ns(),
-        ),
+        tracing=start_tracing(config, config.own_id, time.time_ns() - time.monotonic_ns()),
         generator=np.random.default_rng(),
         wait_s=time.sleep,
     )

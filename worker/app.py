@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Coroutine, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,7 +47,7 @@ class WorkerApp:
     def __init__(self, config: WorkerConfig, means: Means) -> None:
         self._config = config
         self._means = means
-        self._worker_id = config.worker_id or f"{socket.gethostname()}-{os.getpid()}"
+        self._worker_id = config.own_id
         self._loop = asyncio.get_running_loop()
         self._changes = Changes()
         self._exit = asyncio.Event()
@@ -127,7 +126,7 @@ class WorkerApp:
         await self.service.stop()
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
-        self._means.tracing.shutdown()
+        self._means.tracing.close()
         self._audit.close()
 
     def _make_exposition(self) -> Exposition:

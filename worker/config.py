@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from protos.audit import AuditConfig
 from protos.exposure import check_listener, check_peer
 from protos.tls import TlsConfig
+from protos.tracing.endpoint import endpoint_fault
 from worker.scheduling.policies import policy_named
 
 
@@ -25,7 +27,9 @@ class WorkerConfig:
     and from other machines. `token_file` holds the bearer token to register with. `callers` are the
     names of which a caller's certificate must hold one where `tls` asks for certificates; empty
     takes the name by which the control plane is dialled. `trace_sample` is the share, 0 to 1, of
-    the caller's sampled items that get a span here.
+    the caller's sampled items that get spans here; these go to the collector `otlp_endpoint`
+    (`host:port`, with `https://` before it for TLS) and to a file in `trace_directory`, of
+    `trace_directory_mib` at most for this process.
 
     A worker of class "decode" serves the models that generate text and no others, one variant of
     each: of `variants` the fastest that the model has. `arena_mib` is the memory of keys and
@@ -64,6 +68,8 @@ class WorkerConfig:
     drain_timeout_ms: int = 10_000
     warm_budget_ms: int = 1_000
     otlp_endpoint: str = ""
+    trace_directory: str = ""
+    trace_directory_mib: int = 64
     trace_sample: float = 1.0
     log_level: str = "info"
     log_format: str = "text"
@@ -76,6 +82,7 @@ class WorkerConfig:
             "max_queued_items",
             "max_message_bytes",
             "warm_budget_ms",
+            "trace_directory_mib",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
@@ -88,6 +95,9 @@ class WorkerConfig:
             )
         if not 0.0 <= self.trace_sample <= 1.0:
             raise ValueError(f"trace_sample: expected 0 to 1, got {self.trace_sample}")
+        fault = endpoint_fault(self.otlp_endpoint)
+        if fault:
+            raise ValueError(f"otlp_endpoint: {fault}")
         _check_choice("worker_class", self.worker_class, ("encoder", "decode"))
         _check_choice("kv_precision", self.kv_precision, ("fp16", "fp32"))
         try:
@@ -110,6 +120,11 @@ class WorkerConfig:
         check_peer(
             "controlplane", self.controlplane, encrypted=self.tls.dials, insecure=self.insecure
         )
+
+    @property
+    def own_id(self) -> str:
+        """`worker_id`, or what it is when it is empty."""
+        return self.worker_id or f"{socket.gethostname()}-{os.getpid()}"
 
     @property
     def spins(self) -> bool:

@@ -38,7 +38,7 @@ from worker.rpc.generate import GenerateParts
 from worker.rpc.servicer import DecodeServicer, EncoderServicer, WorkerServicer
 from worker.scheduling.cost import StepCost
 from worker.scheduling.policies import policy_named
-from worker.telemetry import Tracing
+from worker.tracing import Tracing
 from worker.warm_profiles import HostProfiles
 from worker.warmup import Warmup
 from worker.watchdog import Watchdog

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from controlplane import ends
 from controlplane.deployed import ModelInfo
 from controlplane.errors import (
     Cancelled,
@@ -29,6 +30,7 @@ from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
 from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
 from controlplane.policy.records import Provenance, RequestClass
+from controlplane.telemetry.trace import CallTrace
 from controlplane.wording import counted
 
 _log = logging.getLogger(__name__)
@@ -41,7 +43,10 @@ _GRACE_NS = 100 * _MS
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked generation, ready to be sent; times in ns of the control plane's clock."""
+    """A checked generation, ready to be sent; times in ns of the control plane's clock.
+
+    `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
+    """
 
     id: int
     ask: GenerationAsk
@@ -54,17 +59,23 @@ class Plan:
     token_ns: int
     traceparent: str
     response_ns: int
+    planned_ns: int = 0
+    trace: CallTrace | None = None
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a generation's span and counters say of it; times in ns, 0 before they are known."""
+    """What a generation's spans and counters say of it; times in ns, 0 before they are known.
+
+    `sent_ns` is on the clock, the first token counts from the arrival.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     tokens: int = 0
     sends: int = 0
     lost: int = 0
+    sent_ns: int = 0
     first_token_ns: int = 0
     first_in_target: bool = False
     finish: str = ""
@@ -103,7 +114,6 @@ class Generation:
         self._call: DecodeCall | None = None
         self._lane: Lane | None = None
         self._candidate: Candidate | None = None
-        self._sent_ns = 0
         self._tried: set[int] = set()
         self._told = False
         self._refusal: Refused | None = None
@@ -201,6 +211,9 @@ class Generation:
         """The call failed: leave the worker, so that another may be tried, or give up."""
         lane = self._lane
         assert lane is not None
+        trace = self.plan.trace
+        if trace is not None:
+            trace.lost(lane, self._house.now_ns(), ends.word_of(error))
         self._drop()
         if self._closing is not None:
             raise self._closing
@@ -263,9 +276,12 @@ class Generation:
         self, candidate: Candidate, choice: Choice, now: int, *, approximation: bool
     ) -> None:
         plan, route, lane = self.plan, candidate.route, candidate.lane
-        limits = plan.ask.limits
+        limits, trace = plan.ask.limits, plan.trace
         if not limits.max_tokens and route.most_tokens:
             limits = replace(limits, max_tokens=route.most_tokens - len(plan.prompt))
+        traceparent = plan.traceparent
+        if trace is not None and trace.recording:
+            traceparent = trace.send(now, lane)
         order = GenerationOrder(
             id=plan.id,
             model=self.model,
@@ -278,7 +294,7 @@ class Generation:
             gone_ns=plan.deadline_ns + _GRACE_NS,
             first_token_by_ns=now + choice.target_ns,
             token_target_ns=choice.token_ns,
-            traceparent=plan.traceparent,
+            traceparent=traceparent,
         )
         self.progress.provenance = Provenance(
             model=self.model,
@@ -290,7 +306,7 @@ class Generation:
             quality=route.quality or 0.0,
             worker_id=lane.session.identity.id,
         )
-        self._candidate, self._lane, self._sent_ns = candidate, lane, now
+        self._candidate, self._lane, self.progress.sent_ns = candidate, lane, now
         self.progress.sends += 1
         lane.enter(plan.id, self, len(plan.prompt), now)
         self._call = lane.port.generate(order)
@@ -327,13 +343,13 @@ class Generation:
         progress.first_token_ns = now - self.plan.arrived_ns
         if lane is None or candidate is None or progress.choice is None:
             return
-        progress.first_in_target = now - self._sent_ns <= progress.choice.target_ns
+        progress.first_in_target = now - progress.sent_ns <= progress.choice.target_ns
         self._house.began(self)
         lane.begun(self.plan.id)
         # A prompt that was cached says nothing of what reading one takes.
         if not progress.cached_tokens:
             prompt_tokens, token_ns = len(self.plan.prompt), progress.choice.token_ns
-            lane.took(candidate.route, prompt_tokens, token_ns, now - self._sent_ns)
+            lane.took(candidate.route, prompt_tokens, token_ns, now - progress.sent_ns)
 
     def _drop(self) -> None:
         call, lane = self._call, self._lane

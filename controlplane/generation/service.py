@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from opentelemetry.sdk.trace import Span
-
 from controlplane import ends
 from controlplane.config import ControlPlaneConfig
 from controlplane.deployed import ModelInfo
@@ -27,16 +25,17 @@ from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan, Progress
 from controlplane.generation.records import Caller, GenerationAsk, Prompt
 from controlplane.generation.routing import Candidate, answer_fits, candidates, long_enough, unready
-from controlplane.generation.spans import span_attributes
+from controlplane.generation.spans import Ended, generation_ended
 from controlplane.measures import NONE, Callers
 from controlplane.policy.records import RequestClass
 from controlplane.registry import Registry
-from controlplane.telemetry import Telemetry, is_sampled, traceparent_of
+from controlplane.telemetry.telemetry import Telemetry
+from controlplane.telemetry.timeline import GENERATION
+from controlplane.telemetry.trace import CallTrace, is_sampled
 from controlplane.wording import listed, shown
 
 _MS = 1_000_000
 _LONGEST_DEADLINE_MS = 24 * 3600 * 1000
-SPAN = "orchid.generate"
 ANYONE = Caller()
 
 
@@ -73,7 +72,6 @@ class Generations:
         self._last_id = 0
         self._arrived: Counter[str] = Counter()
         self._open: dict[int, Generation] = {}
-        self._spans: dict[int, Span] = {}
         self._outcomes: dict[str, Counter[str]] = {}
         self._redispatched: Counter[str] = Counter()
         self._mean_ns = 1e9
@@ -98,21 +96,17 @@ class Generations:
         arrived = self._now_ns()
         self._last_id += 1
         number = self._last_id
-        span = None
-        if self._telemetry is not None:
-            span = self._telemetry.start(caller.traceparent, arrived, SPAN)
+        trace = None if self._telemetry is None else self._telemetry.own(GENERATION, arrived)
         counted = ask.model if self._known(ask.model) else ""
         self._arrived[counted] += 1
         self.measures.arrived(counted or NONE, ask.klass)
-        if span is not None:
-            self._spans[number] = span
         try:
-            plan = await self._plan(number, ask, caller, arrived)
+            plan = await self._plan(number, ask, caller, arrived, trace)
             generation = self._open[number] = Generation(self, plan, Progress())
         except BaseException as error:
             self._arrived[counted] -= 1
             self._count(counted, ask.klass, error, Progress())
-            self._close_span(number, ask, Progress(), arrived, error)
+            self._record(trace, Ended(counted, ask, None, Progress(), arrived, _outcome(error)))
             raise
         try:
             await generation.place()
@@ -139,7 +133,6 @@ class Generations:
         return {
             "generations": sum(self._arrived.values()),
             "generation_calls": sum(len(lane.guests) for lane in self.lanes.all()),
-            "generation_spans": len(self._spans),
         }
 
     def open_of(self, model: str) -> int:
@@ -181,11 +174,20 @@ class Generations:
             self.measures.completed(plan, progress, took_ns)
         if self.listener is not None:
             self.listener(plan, progress, took_ns, error)
-        self._close_span(plan.id, plan.ask, progress, plan.arrived_ns, error)
+        outcome = _outcome(error)
+        ended = Ended(plan.model.name, plan.ask, plan, progress, plan.arrived_ns, outcome)
+        self._record(plan.trace, ended)
 
     # --- from an ask to a plan ------------------------------------------------------
 
-    async def _plan(self, number: int, ask: GenerationAsk, caller: Caller, arrived: int) -> Plan:
+    async def _plan(
+        self,
+        number: int,
+        ask: GenerationAsk,
+        caller: Caller,
+        arrived: int,
+        trace: CallTrace | None,
+    ) -> Plan:
         if self._draining:
             raise Unavailable("the control plane is shutting down", 1000)
         most = self._config.max_generations
@@ -216,8 +218,10 @@ class Generations:
             deadline_ns=deadline,
             target_ns=ask.first_token_target_ns or times.first_token_ms * _MS,
             token_ns=ask.token_target_ns or times.token_ms * _MS,
-            traceparent=self._traceparent(number, caller),
+            traceparent=self._passed_on(caller),
             response_ns=int(self._config.response_reserve_ms * _MS),
+            planned_ns=self._now_ns(),
+            trace=trace,
         )
 
     def _generator(self, name: str) -> ModelInfo:
@@ -258,11 +262,18 @@ class Generations:
         except TimeoutError:
             raise TooLate("the deadline passed while the prompt was being tokenised") from None
 
-    def _traceparent(self, number: int, caller: Caller) -> str:
-        span = self._spans.get(number)
-        if span is not None:
-            return traceparent_of(span)
-        return caller.traceparent if is_sampled(caller.traceparent) else ""
+    # --- recording ------------------------------------------------------------------
+
+    def _passed_on(self, caller: Caller) -> str:
+        """The caller's own trace context, for the worker to join where nothing is recorded here."""
+        recording = self._telemetry is not None and self._telemetry.recording
+        return caller.traceparent if not recording and is_sampled(caller.traceparent) else ""
+
+    def _record(self, trace: CallTrace | None, ended: Ended) -> None:
+        if self._telemetry is not None:
+            now = self._now_ns()
+            generation_ended(self._telemetry, trace, ended, now)
+            self._telemetry.finish_own(trace, now)
 
     # --- counting -------------------------------------------------------------------
 
@@ -276,22 +287,6 @@ class Generations:
         outcome = _outcome(error)
         self._outcomes.setdefault(model, Counter())[outcome] += 1
         self.measures.end(model or NONE, klass, outcome, error, progress)
-
-    def _close_span(
-        self,
-        number: int,
-        ask: GenerationAsk,
-        progress: Progress,
-        arrived: int,
-        error: BaseException | None,
-    ) -> None:
-        span = self._spans.pop(number, None)
-        if span is None or self._telemetry is None:
-            return
-        now = self._now_ns()
-        attributes = span_attributes(ask, progress, now - arrived)
-        fault = "" if error is None else _outcome(error)
-        self._telemetry.finish(span, now, attributes, fault)
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -11,13 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from controlplane.errors import ControlPlaneError
-from controlplane.http.calls import Call, Endpoint, Handler, Settings
+from controlplane.http.calls import TRACEPARENT, Call, Endpoint, Handler, Settings
 from controlplane.http.chat import Chat
 from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.models import Models
 from controlplane.http.problems import NoRoute, WrongMethod, problem_of
 from controlplane.security.guard import ANYBODY, INFER, READ
+from controlplane.telemetry.timeline import GENERATION, REQUEST
 from controlplane.wording import shown
 
 
@@ -34,8 +35,8 @@ class Handlers:
 def application(settings: Settings, handlers: Handlers) -> Starlette:
     """The ASGI application; everything it answers is JSON or server-sent events."""
 
-    def reads(path: str, handler: Handler) -> Route:
-        endpoint = Endpoint(path, handler, settings, accepted=INFER, reads=True)
+    def reads(path: str, handler: Handler, span: str) -> Route:
+        endpoint = Endpoint(path, handler, settings, accepted=INFER, reads=True, span=span)
         return Route(path, endpoint, methods=["POST"])
 
     def shows(path: str, handler: Handler, accepted: frozenset[str]) -> Route:
@@ -44,6 +45,7 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
     async def refused(request: Request, error: Exception) -> Response:
         problem = problem_of(_refusal(request, error))
         call = Call(request.scope, request.receive, settings)
+        _record(call, problem.status, settings)
         headers = {"x-request-id": call.id, "content-type": "application/json"}
         return Response(problem.body(), problem.status, {**headers, **problem.headers()})
 
@@ -53,12 +55,24 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
             shows("/health/live", handlers.models.live, ANYBODY),
             shows("/v1/models", handlers.models.index, READ),
             shows("/v1/models/{model:path}", handlers.models.one, READ),
-            reads("/v1/completions", handlers.completions.create),
-            reads("/v1/chat/completions", handlers.chat.create),
-            reads("/v1/embeddings", handlers.embeddings.create),
+            reads("/v1/completions", handlers.completions.create, GENERATION),
+            reads("/v1/chat/completions", handlers.chat.create, GENERATION),
+            reads("/v1/embeddings", handlers.embeddings.create, REQUEST),
         ],
         exception_handlers={HTTPException: refused},
     )
+
+
+def _record(call: Call, status: int, settings: Settings) -> None:
+    """A call that has no handler; its path is the caller's own text, and not recorded."""
+    if settings.telemetry is None:
+        return
+    header = call.headers.get(TRACEPARENT, "")
+    trace = settings.telemetry.begin("orchid.call", header, call.arrived_ns, head=False)
+    if trace is not None:
+        trace.attributes["http.response.status_code"] = status
+        trace.failed("not-found")
+        settings.telemetry.finish(trace, call.now_ns)
 
 
 def _refusal(request: Request, error: Exception) -> ControlPlaneError:

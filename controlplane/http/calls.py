@@ -12,6 +12,7 @@ from types import MappingProxyType, TracebackType
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from controlplane import ends
 from controlplane.errors import Cancelled, ControlPlaneError, TooLate, Unavailable
 from controlplane.http.problems import (
     InvalidField,
@@ -25,6 +26,8 @@ from controlplane.rpc.asks import MAX_DEADLINE_MS
 from controlplane.rpc.services import log_fault
 from controlplane.security.guard import Guard
 from controlplane.security.identities import Identity
+from controlplane.telemetry.telemetry import Telemetry
+from controlplane.telemetry.trace import CURRENT, CallTrace
 
 # Where the connection puts the names in its caller's certificate.
 CERTIFICATE_NAMES = "orchid.certificate"
@@ -37,6 +40,8 @@ PRIVACY_CLASS = "x-orchid-privacy-class"
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 AUTHORIZATION = "authorization"
+# Where a recorded call's caller is told the trace.
+TRACE_ID = b"x-orchid-trace-id"
 # What OpenAI's clients say of their own patience, in seconds between two reads.
 _PATIENCE = "x-stainless-read-timeout"
 _USUAL_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
@@ -52,7 +57,10 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_body` in bytes; `body_timeout_s` bounds how long a body may take to come."""
+    """`max_body` in bytes; `body_timeout_s` bounds how long a body may take to come.
+
+    `telemetry` says which calls are recorded; None: none of them.
+    """
 
     max_body: int
     body_timeout_s: float
@@ -60,6 +68,7 @@ class Settings:
     wall_s: Callable[[], int]
     new_id: Callable[[], str]
     guard: Guard | None = None
+    telemetry: Telemetry | None = None
 
 
 class Call:
@@ -107,11 +116,6 @@ class Call:
         """Seconds until the deadline that the call itself has, None without one."""
         deadline = self.deadline_ns()
         return (self.arrived_ns + deadline - self.now_ns) / 1e9 if deadline else None
-
-    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """The headers that a request's span is made of."""
-        parent = self.headers.get(TRACEPARENT)
-        return ((TRACEPARENT, parent),) if parent else ()
 
     def patience_ns(self) -> int:
         """How long the caller's client waits for a whole answer, 0 when it does not say."""
@@ -166,7 +170,8 @@ class Endpoint:
 
     `route` names it in the log, `reads` says whether calls have a body, and `accepted` which roles
     may call where identities are known. When the caller
-    goes away the handler is cancelled at once, and with it what it asked for.
+    goes away the handler is cancelled at once, and with it what it asked for. `span` names
+    what records a call, empty for calls that are never recorded.
     """
 
     def __init__(
@@ -177,17 +182,33 @@ class Endpoint:
         *,
         accepted: frozenset[str],
         reads: bool = False,
+        span: str = "",
     ) -> None:
         self._route = route
         self._handler = handler
         self._settings = settings
         self._reads = reads
         self._accepted = accepted
+        self._span = span
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         call = Call(scope, receive, self._settings)
-        answer = Answer(call.id, send)
+        trace = self._begin(call)
+        answer = Answer(call.id, send, trace)
+        try:
+            await self._serve(call, answer, scope, receive, trace)
+        finally:
+            if trace is not None:
+                self._finish(trace, answer.status, call.now_ns)
+        if _access.isEnabledFor(logging.DEBUG):
+            took_ms = (call.now_ns - call.arrived_ns) / 1e6
+            what = scope["method"], self._route, answer.status or "gone", call.id, took_ms
+            _access.debug("%s %s %s %s %.1f ms", *what)
+
+    async def _serve(
+        self, call: Call, answer: Answer, scope: Scope, receive: Receive, trace: CallTrace | None
+    ) -> None:
         try:
             if self._settings.guard is not None and self._accepted:
                 self._admit(self._settings.guard, call, scope)
@@ -197,18 +218,37 @@ class Endpoint:
                 caller.listen()
                 await self._handler(call, body, answer)
         except ControlPlaneError as error:
+            _failed(trace, error)
             await answer.fail(problem_of(error))
         except asyncio.CancelledError:
             # Either the server ends its calls, or something this one waited for was ended.
             ending = Unavailable("the request was ended by the server", _SHUTDOWN_RETRY_MS)
+            _failed(trace, ending)
             await answer.fail(problem_of(ending))
         except Exception as error:
+            _failed(trace, error)
             log_fault(error)
             await answer.fail(problem_of(error))
-        if _access.isEnabledFor(logging.DEBUG):
-            took_ms = (call.now_ns - call.arrived_ns) / 1e6
-            what = scope["method"], self._route, answer.status or "gone", call.id, took_ms
-            _access.debug("%s %s %s %s %.1f ms", *what)
+
+    def _begin(self, call: Call) -> CallTrace | None:
+        telemetry = self._settings.telemetry
+        if telemetry is None or not self._span:
+            return None
+        header = call.headers.get(TRACEPARENT, "")
+        trace = telemetry.begin(self._span, header, call.arrived_ns)
+        if trace is not None:
+            trace.attributes["http.request.method"] = "POST" if self._reads else "GET"
+            trace.attributes["http.route"] = self._route
+        CURRENT.set(trace)
+        return trace
+
+    def _finish(self, trace: CallTrace, status: int, now_ns: int) -> None:
+        if status:
+            trace.attributes["http.response.status_code"] = status
+        else:
+            trace.failed("cancelled")
+        if self._settings.telemetry is not None:
+            self._settings.telemetry.finish(trace, now_ns)
 
     def _admit(self, guard: Guard, call: Call, scope: Scope) -> None:
         client = scope.get("client") or ("", 0)
@@ -221,6 +261,11 @@ class Endpoint:
         )
         if self._reads:
             guard.spend(call.identity)
+
+
+def _failed(trace: CallTrace | None, error: Exception) -> None:
+    if trace is not None:
+        trace.failed(ends.word_of(error))
 
 
 class _UntilGone:
@@ -267,8 +312,10 @@ class Answer:
     `status` is 0 until it has begun.
     """
 
-    def __init__(self, call_id: str, send: Send) -> None:
-        self._id = call_id.encode()
+    def __init__(self, call_id: str, send: Send, trace: CallTrace | None = None) -> None:
+        self._pairs = [(b"x-request-id", call_id.encode())]
+        if trace is not None and trace.recording:
+            self._pairs.append((TRACE_ID, trace.id.encode()))
         self._send = send
         self.status = 0
         self._open = False
@@ -309,7 +356,7 @@ class Answer:
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
-        pairs = [(b"x-request-id", self._id)]
+        pairs = [*self._pairs]
         pairs += [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 

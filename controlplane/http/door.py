@@ -47,6 +47,7 @@ class HttpDoor:
             wall_s=lambda: behind.wall_ms() // 1000,
             new_id=lambda: uuid.uuid4().hex,
             guard=behind.security.guard,
+            telemetry=behind.intake.telemetry,
         )
         self._models = Models(behind.catalogue, behind.registry, settings.wall_s())
         handlers = Handlers(

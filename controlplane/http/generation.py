@@ -27,6 +27,7 @@ from controlplane.http.asks import fingerprint, provenance_headers
 from controlplane.http.calls import TRACEPARENT, Answer, Call, event
 from controlplane.http.fields import GenerationBody
 from controlplane.policy.records import Provenance
+from controlplane.telemetry.trace import CURRENT
 
 # A caller that reads nothing any more is let go this long after its deadline.
 _STALLED_S = 1.0
@@ -93,6 +94,10 @@ class Writing:
         self._asks = asks
         self._dialect = dialect
         self._answers = asks[0].limits.n
+        trace = CURRENT.get()
+        if trace is not None and len(asks) > 1:
+            # None of several generations is the call's own.
+            trace.taken = True
         self._ends_ns = 0
         self._totals = _Totals()
         self._records: list[dict[str, object]] = []

@@ -58,7 +58,9 @@ class Request:
 
     `shapes` is keyed by tokenizer name ("" for tensor input). A request may be
     dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
-    `tightness` is the share of its time that the door foretold it to need.
+    `tightness` is the share of its time that the door foretold it to need. `offered_ns` is when
+    it came to the door, 0 before, `ahead` how many waited then, `admission` what the door said.
+    `trace` is what records it, None for most, `traceparent` what its worker is told of that.
     """
 
     id: int
@@ -74,6 +76,10 @@ class Request:
     tightness: float = 0.0
     dispatches: int = 0
     dispatched_ns: int = 0
+    offered_ns: int = 0
+    ahead: int = 0
+    admission: Any = None
+    trace: Any = None
 
 
 class TensorValue(NamedTuple):

@@ -26,9 +26,9 @@ from controlplane.generation.records import (
 )
 from controlplane.generation.service import Generations
 from controlplane.policy.records import RequestClass
-from controlplane.rpc.intake import TRACEPARENT
 from controlplane.rpc.provenance import write_provenance
 from controlplane.rpc.services import Context
+from controlplane.rpc.traced import traceparent_of
 from protos.orchid.v1 import common_pb2, inference_pb2
 
 _MS = 1_000_000
@@ -50,7 +50,7 @@ async def generate(
     Each event is written before the next is read, so a caller that reads slowly holds
     back its own generation and fills no memory here.
     """
-    caller = Caller(context.time_remaining(), _traceparent(context))
+    caller = Caller(context.time_remaining(), traceparent_of(context.invocation_metadata()))
     generation = await generations.open(read_ask(request), caller)
     left_ns = generation.plan.deadline_ns - generations.now_ns()
     try:
@@ -59,13 +59,6 @@ async def generate(
                 await context.write(write_event(event, request.request_id))
     except TimeoutError:
         raise TooLate("the deadline passed and the caller had not read the answer") from None
-
-
-def _traceparent(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == TRACEPARENT and isinstance(value, str):
-            return value
-    return ""
 
 
 def read_ask(request: inference_pb2.GenerateRequest) -> GenerationAsk:

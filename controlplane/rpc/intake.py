@@ -12,8 +12,8 @@ from controlplane.policy.records import Answer, Request, Shape, TensorPayload, T
 from controlplane.registry import ModelInfo
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.status import shown
-
-TRACEPARENT = "traceparent"
+from controlplane.telemetry.telemetry import Telemetry
+from controlplane.telemetry.trace import CURRENT, CallTrace
 
 Tokens = tuple[TokenPayload, Mapping[str, Shape]]
 
@@ -45,17 +45,24 @@ class Caller(Protocol):
 
     def time_remaining(self) -> float | None: ...
 
-    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None: ...
-
 
 class Intake:
-    """Gives asks to the dispatcher. Every method is called on the dispatcher's loop."""
+    """Gives asks to the dispatcher. Every method is called on the dispatcher's loop.
 
-    def __init__(self, config: ControlPlaneConfig, queue: Queue, tokenizing: Tokenizing) -> None:
+    `telemetry` says which calls are recorded; None: none of them.
+    """
+
+    def __init__(
+        self,
+        config: ControlPlaneConfig,
+        queue: Queue,
+        tokenizing: Tokenizing,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._config = config
         self._queue = queue
         self._tokenizing = tokenizing
-        self._traced = bool(config.telemetry.otlp_endpoint)
+        self.telemetry = telemetry if telemetry is not None and telemetry.recording else None
         self.now_ns = queue.now_ns
         self.submit = queue.submit
         self.cancel = queue.cancel
@@ -76,24 +83,16 @@ class Intake:
             left = self._config.deadline_ms(ask.klass.name, 0) * 1_000_000
         return at_ns + left
 
-    def traceparent(self, context: Caller) -> str:
-        """The caller's W3C trace context; empty when it sent none or nobody wants it."""
-        if self._traced:
-            for key, value in context.invocation_metadata() or ():
-                if key == TRACEPARENT and isinstance(value, str):
-                    return value
-        return ""
-
     async def answer(self, ask: Ask, at_ns: int, context: Caller) -> Answer:
         """Queue one unary call and wait for its end; the caller's cancel is passed on.
 
         Raises the ControlPlaneError that the request ends with.
         """
         deadline = self.deadline_ns(ask, at_ns, context.time_remaining())
-        parent = self.traceparent(context)
-        request = self.request_now(ask, at_ns, deadline, parent)
+        trace = CURRENT.get() if self.telemetry is not None else None
+        request = self.request_now(ask, at_ns, deadline, trace)
         if request is None:
-            request = await self.request(ask, at_ns, deadline, parent)
+            request = await self.request(ask, at_ns, deadline, trace)
         future = self.submit(request)
         try:
             return await future
@@ -102,39 +101,39 @@ class Intake:
             raise
 
     def request_now(
-        self, ask: Ask, at_ns: int, deadline_ns: int, traceparent: str
+        self, ask: Ask, at_ns: int, deadline_ns: int, trace: CallTrace | None
     ) -> Request | None:
         """The request of an ask; None when its texts need a thread to be tokenised."""
         if ask.payload is not None and ask.shapes is not None:
             if ask.highest_id >= 0:
                 self._check_vocabulary(ask)
-            return self._request(ask, at_ns, deadline_ns, traceparent, (ask.payload, ask.shapes), 0)
+            return self._request(ask, at_ns, deadline_ns, trace, (ask.payload, ask.shapes), 0)
         started_ns = self.now_ns()
         tokens = self._tokenizing.tokenize_now(ask.view.info, ask.texts)
         if tokens is None:
             return None
-        return self._request(
-            ask, at_ns, deadline_ns, traceparent, tokens, self.now_ns() - started_ns
-        )
+        return self._request(ask, at_ns, deadline_ns, trace, tokens, self.now_ns() - started_ns)
 
-    async def request(self, ask: Ask, at_ns: int, deadline_ns: int, traceparent: str) -> Request:
+    async def request(
+        self, ask: Ask, at_ns: int, deadline_ns: int, trace: CallTrace | None
+    ) -> Request:
         """The request of an ask of texts; TooLate when tokenising outlasts the deadline."""
         started_ns = self.now_ns()
         try:
             async with asyncio.timeout((deadline_ns - started_ns) / 1e9):
                 tokens = await self._tokenizing.tokenize(ask.view.info, ask.texts)
         except TimeoutError:
+            if trace is not None:
+                trace.add("orchid.preprocess", at_ns, self.now_ns(), fault="too-late")
             raise TooLate("the deadline passed while the text was being tokenised") from None
-        return self._request(
-            ask, at_ns, deadline_ns, traceparent, tokens, self.now_ns() - started_ns
-        )
+        return self._request(ask, at_ns, deadline_ns, trace, tokens, self.now_ns() - started_ns)
 
     def _request(
         self,
         ask: Ask,
         at_ns: int,
         deadline_ns: int,
-        traceparent: str,
+        trace: CallTrace | None,
         content: tuple[TokenPayload | TensorPayload, Mapping[str, Shape]],
         preprocess_ns: int,
     ) -> Request:
@@ -146,8 +145,8 @@ class Intake:
             payload=content[0],
             arrived_ns=at_ns,
             deadline_ns=deadline_ns,
-            traceparent=traceparent,
             preprocess_ns=preprocess_ns,
+            trace=trace,
         )
 
     def _check_vocabulary(self, ask: Ask) -> None:

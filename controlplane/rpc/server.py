@@ -24,8 +24,10 @@ from controlplane.rpc.oip import OipServicer, Repository
 from controlplane.rpc.services import service_handler
 from controlplane.rpc.statistics import Statistics
 from controlplane.rpc.streams import OpenStreams
+from controlplane.rpc.traced import TracedHandlers, UnknownMethods
 from controlplane.security.guard import Guard
 from controlplane.security.house import OPEN, Security
+from controlplane.telemetry.telemetry import Telemetry
 from protos.binding import bind
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
@@ -49,7 +51,7 @@ _PING_STRIKES = 2
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the front doors stand in front of."""
+    """What the front doors stand in front of. `telemetry` None records no call."""
 
     queue: Queue
     tokenizing: Tokenizing
@@ -59,6 +61,7 @@ class Parts:
     fleet: FleetServicer | None
     version: str
     wall_ms: Callable[[], int]
+    telemetry: Telemetry | None = None
 
 
 class ControlPlaneServer:
@@ -68,7 +71,7 @@ class ControlPlaneServer:
         self._config = config
         self._credentials = listener_credentials(security.certificates)
         self._server = grpc.aio.server(options=_options(config))
-        intake = self.intake = Intake(config, parts.queue, parts.tokenizing)
+        intake = self.intake = Intake(config, parts.queue, parts.tokenizing, parts.telemetry)
         statistics = Statistics(parts.wall_ms)
         catalogue = self.catalogue = Catalogue(parts.registry, statistics)
         parts.generations.listener = _counting(statistics)
@@ -82,15 +85,16 @@ class ControlPlaneServer:
             # Workers must be able to join before there is a model.
             always=frozenset((FLEET.full_name,)),
         )
-        handlers = [
-            service_handler(OIP, oip, security),
-            service_handler(
-                NATIVE,
-                NativeServicer(intake, self._streams, catalogue, parts.generations),
-                security,
-            ),
-            service_handler(HEALTH, self._health),
-        ]
+        native = NativeServicer(intake, self._streams, catalogue, parts.generations)
+        doors = {
+            OIP: service_handler(OIP, oip, security),
+            NATIVE: service_handler(NATIVE, native, security),
+        }
+        telemetry, now_ns = intake.telemetry, parts.queue.now_ns
+        if telemetry is not None:
+            for service, door in doors.items():
+                doors[service] = TracedHandlers(service, door, telemetry, now_ns)
+        handlers = [*doors.values(), service_handler(HEALTH, self._health)]
         names = [OIP.full_name, NATIVE.full_name, HEALTH.full_name, reflection.SERVICE_NAME]
         adapter = cast(grpc.aio.Server, _GenericOnly(handlers, security.guard))
         if parts.fleet is not None:
@@ -99,6 +103,8 @@ class ControlPlaneServer:
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
             reflection.aio.ReflectionServicer(names), adapter
         )
+        if telemetry is not None:
+            handlers.append(UnknownMethods(telemetry, now_ns))
         self._server.add_generic_rpc_handlers(handlers)
 
     async def start(self) -> str:

@@ -11,10 +11,13 @@ from typing import Any, NoReturn, Protocol, cast
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
+from controlplane import ends
 from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest
 from controlplane.rpc.guarding import audited, protected
 from controlplane.rpc.status import Status, status_of
+from controlplane.rpc.traced import TRACE_ID
 from controlplane.security.house import OPEN, Security
+from controlplane.telemetry.trace import CURRENT, CallTrace
 from protos.codec import Undecodable, decoder, encode
 
 _log = logging.getLogger(__name__)
@@ -34,6 +37,8 @@ class Context(Protocol):
     def time_remaining(self) -> float | None: ...
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...] | None: ...
+
+    def set_trailing_metadata(self, trailing_metadata: tuple[tuple[str, str], ...]) -> None: ...
 
 
 Method = Callable[[Any, Context], Awaitable[Any]]
@@ -89,13 +94,18 @@ def unimplemented(reason: str) -> Method:
 
 def _guarded(method: Method) -> Method:
     async def guarded(request: Any, context: Context) -> Any:
+        trace = CURRENT.get()
+        if trace is not None:
+            _handle(trace, context)
         try:
             if type(request) is Undecodable:
                 raise InvalidRequest(str(request))
             return await method(request, context)
         except ControlPlaneError as error:
+            _failed(trace, error)
             await abort(context, status_of(error))
         except asyncio.CancelledError:
+            _failed(trace, Cancelled())
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -106,10 +116,24 @@ def _guarded(method: Method) -> Method:
             # The call has its status already, or the transport ended it.
             raise
         except Exception as error:
+            _failed(trace, error)
             log_fault(error)
             await abort(context, status_of(error))
 
     return guarded
+
+
+def _handle(trace: CallTrace, context: Context) -> None:
+    """The message of a call that may be recorded was read; its caller is told the trace."""
+    trace.handled = True
+    if trace.recording:
+        context.set_trailing_metadata(((TRACE_ID, trace.id),))
+        trace.attributes["rpc.grpc.status_code"] = 0
+
+
+def _failed(trace: CallTrace | None, error: BaseException) -> None:
+    if trace is not None:
+        trace.failed(ends.word_of(error))
 
 
 def log_fault(error: BaseException) -> None:
@@ -123,8 +147,13 @@ async def abort(context: Context, status: Status) -> NoReturn:
 
     Raises CancelledError when the call was lost meanwhile: nobody can be told any more.
     """
+    trailers = status.trailers
+    trace = CURRENT.get()
+    if trace is not None and trace.recording:
+        trace.attributes["rpc.grpc.status_code"] = status.number
+        trailers = (*trailers, (TRACE_ID, trace.id))
     try:
-        await context.abort(status.code, status.message, status.trailers)
+        await context.abort(status.code, status.message, trailers)
     except grpc.aio.InternalError:
         _log.debug("a call was lost before its status %s could be sent", status.code.name)
         raise asyncio.CancelledError from None

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
 
+from controlplane import ends
 from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest, Unavailable
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.intake import Intake
 from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.status import Status, status_of
+from controlplane.telemetry.timeline import REQUEST
+from controlplane.telemetry.trace import CURRENT, CallTrace
 from protos.codec import Undecodable
+from protos.tracing.spans import Kind
 
 # Requests of one stream that were read and whose answers are not yet written. The reader
 # waits beyond it, and the transport's flow control then holds the caller back.
@@ -51,6 +55,13 @@ class Dialect(Protocol[Extra]):
         """The message that says why a request has no answer."""
 
 
+class _Traced(NamedTuple):
+    """A message on its way to the caller, and the trace that ends when it has left."""
+
+    message: Any
+    trace: CallTrace
+
+
 class Stream(Generic[Extra]):
     """One caller's stream, from its first message to its last answer."""
 
@@ -66,8 +77,9 @@ class Stream(Generic[Extra]):
         self._context = context
         self._max_outstanding = max_outstanding
         self._loop = asyncio.get_running_loop()
-        self._traceparent = intake.traceparent(context)
+        self._trace = CURRENT.get() if intake.telemetry is not None else None
         self._outbox: deque[Any] = deque()
+        self._leaving: CallTrace | None = None
         self._outstanding = 0
         self._calls: set[_Call[Extra]] = set()
         self._reading = True
@@ -97,6 +109,7 @@ class Stream(Generic[Extra]):
             writer.cancel()
             for call in tuple(self._calls):
                 call.abandon()
+            self._end_unsaid()
         if lost:
             # A call that returns before the transport knows of its loss ends in a fault there.
             await asyncio.sleep(_LOST_S)
@@ -123,6 +136,9 @@ class Stream(Generic[Extra]):
     def _accept(self, message: Any) -> None:
         self._outstanding += 1
         call = _Call(self, self._intake.now_ns())
+        telemetry = self._intake.telemetry
+        if telemetry is not None:
+            call.trace = telemetry.inside(REQUEST, self._trace, call.at_ns)
         try:
             if type(message) is Undecodable:
                 raise InvalidRequest(str(message))
@@ -133,7 +149,7 @@ class Stream(Generic[Extra]):
             call.ask = ask
             deadline = self._intake.deadline_ns(ask, call.at_ns, self._context.time_remaining())
             self._calls.add(call)
-            request = self._intake.request_now(ask, call.at_ns, deadline, self._traceparent)
+            request = self._intake.request_now(ask, call.at_ns, deadline, call.trace)
             if request is None:
                 call.tokenising = self._loop.create_task(self._tokenise(call, ask, deadline))
             else:
@@ -143,7 +159,7 @@ class Stream(Generic[Extra]):
 
     async def _tokenise(self, call: _Call[Extra], ask: Ask, deadline_ns: int) -> None:
         try:
-            request = await self._intake.request(ask, call.at_ns, deadline_ns, self._traceparent)
+            request = await self._intake.request(ask, call.at_ns, deadline_ns, call.trace)
             call.submit(request)
         except Exception as error:
             self.fail(call, error)
@@ -170,10 +186,14 @@ class Stream(Generic[Extra]):
             log_fault(error)
         if call.ask is not None:
             call.ask.view.counters.failed(self._intake.now_ns() - call.at_ns)
+        if call.trace is not None:
+            call.trace.failed(ends.word_of(error))
         self._put(call, self._dialect.failed(status_of(error), call.id))
 
     def _put(self, call: _Call[Extra], message: Any) -> None:
         self._calls.discard(call)
+        if call.trace is not None and call.trace.recording:
+            message = _Traced(message, call.trace)
         self._outbox.append(message)
         _wake(self._writer_waits)
 
@@ -182,10 +202,16 @@ class Stream(Generic[Extra]):
         outbox, write = self._outbox, self._context.write
         while True:
             while outbox:
+                message = outbox.popleft()
+                if type(message) is _Traced:
+                    message, self._leaving = message
                 try:
-                    await write(outbox.popleft())
+                    await write(message)
                 except grpc.aio.InternalError:
                     return True  # the reader is about to hear of it
+                if self._leaving is not None:
+                    self.end(self._leaving)
+                    self._leaving = None
                 self._outstanding -= 1
             if self._outstanding < self._max_outstanding:
                 _wake(self._reader_waits)
@@ -193,6 +219,22 @@ class Stream(Generic[Extra]):
                 return False
             self._writer_waits = self._loop.create_future()
             await self._writer_waits
+
+    def end(self, trace: CallTrace) -> None:
+        """One message is answered, or never will be."""
+        telemetry = self._intake.telemetry
+        if telemetry is not None:
+            kind = Kind.INTERNAL if trace.parent_id else Kind.SERVER
+            telemetry.finish(trace, self._intake.now_ns(), kind)
+
+    def _end_unsaid(self) -> None:
+        """The stream is over: what is recorded of answers that nobody was told goes out, too."""
+        unsaid = [message.trace for message in self._outbox if type(message) is _Traced]
+        if self._leaving is not None:
+            unsaid.append(self._leaving)
+        for trace in unsaid:
+            trace.failed("cancelled")
+            self.end(trace)
 
     @property
     def intake(self) -> Intake:
@@ -229,7 +271,17 @@ class OpenStreams:
 class _Call(Generic[Extra]):
     """One message of a stream until its answer is in the outbox."""
 
-    __slots__ = ("ask", "at_ns", "extra", "future", "id", "request", "stream", "tokenising")
+    __slots__ = (
+        "ask",
+        "at_ns",
+        "extra",
+        "future",
+        "id",
+        "request",
+        "stream",
+        "tokenising",
+        "trace",
+    )
 
     def __init__(self, stream: Stream[Extra], at_ns: int) -> None:
         self.stream = stream
@@ -240,6 +292,7 @@ class _Call(Generic[Extra]):
         self.tokenising: asyncio.Task[None] | None = None
         self.request: Request | None = None
         self.future: asyncio.Future[Answer] | None = None
+        self.trace: CallTrace | None = None
 
     def submit(self, request: Request) -> None:
         """Admit the request; raises like `Dispatcher.submit`."""
@@ -257,6 +310,9 @@ class _Call(Generic[Extra]):
             _retrieve(self.future)
         if self.ask is not None:
             self.ask.view.counters.failed(self.stream.intake.now_ns() - self.at_ns)
+        if self.trace is not None:
+            self.trace.failed("cancelled")
+            self.stream.end(self.trace)
 
     def _ended(self, future: asyncio.Future[Answer]) -> None:
         if future.cancelled():

@@ -20,6 +20,7 @@ from deploy.cli.processes import controlplane, worker
 from deploy.cli.profile import profile
 from deploy.cli.ready import ready
 from deploy.cli.sim import sim
+from deploy.cli.trace import trace
 
 app = typer.Typer(
     name="orchid",
@@ -56,6 +57,7 @@ app.command("status")(reaching(status))
 app.command("infer")(reaching(infer))
 app.command("generate")(reaching(generate))
 app.command("chat")(reaching(chat))
+app.command("trace")(trace)
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
 app.command("plan")(plan)

@@ -66,6 +66,19 @@ def up(
         ),
     ] = None,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Serve no metrics.")] = False,
+    trace_sample: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Share of requests that are recorded for `orchid trace`. Default: the "
+            "configuration's, which is 0.01; whoever sends a sampled traceparent always is.",
+        ),
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(help="A collector to send spans to as well, host:port or https://host:port."),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when ready; `orchid down` stops it.")
     ] = False,
@@ -89,12 +102,14 @@ def up(
     from deploy.config import ConfigError
     from deploy.services import decode_config, repository_models, served_models, worker_config
     from deploy.state import AlreadyRunningError, StateError
+    from deploy.traces.settings import tracing_overrides
     from worker.cpu_plan import OversubscribedError, read_cpu_plan
 
     plan = read_cpu_plan()
     try:
         given = {"repository": repository} if repository is not None else {}
         settings = worker_config(config, os.environ, given)
+        tracing = tracing_overrides(config, os.environ, state, share=trace_sample, endpoint=otlp)
         served = served_models(settings)
         share = decode_share(plan, encoders=bool(served.encoders)) if served.generators else 0
         if decode_threads is None and share:
@@ -133,8 +148,8 @@ def up(
     spec = ClusterSpec(
         workers=budget.encoders,
         decode_threads=budget.decode_threads,
-        controlplane=plain,
-        worker={"cpus": budget.encoder_cpus, **plain},
+        controlplane={**plain, **tracing.controlplane},
+        worker={"cpus": budget.encoder_cpus, **plain, **tracing.worker},
         decode={"cpus": budget.decode_cpus},
         directory=state,
         config=config,
@@ -148,7 +163,8 @@ def up(
     )
     try:
         if detach:
-            _up_detached(spec, timeout, insecure=insecure)
+            more = {"--trace-sample": trace_sample, "--otlp": otlp}
+            _up_detached(spec, timeout, more, insecure=insecure)
         else:
             _up_foreground(spec, timeout)
     except (ClusterError, ConfigError, AlreadyRunningError, StateError) as error:
@@ -186,7 +202,9 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
     console.print("stopped")
 
 
-def _up_detached(spec: ClusterSpec, timeout: float, *, insecure: bool) -> None:
+def _up_detached(
+    spec: ClusterSpec, timeout: float, more: Mapping[str, object], *, insecure: bool
+) -> None:
     from rich.console import Console
 
     from deploy.launch import start_detached
@@ -202,6 +220,7 @@ def _up_detached(spec: ClusterSpec, timeout: float, *, insecure: bool) -> None:
         "--http": spec.http,
         "--metrics-listen": spec.metrics if spec.metrics_exact else None,
         "--policy": spec.policy,
+        **more,
     }
     arguments = ["--oversubscribe"]
     if not spec.metrics:

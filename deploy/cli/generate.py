@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    StateOption,
+    TraceOption,
+    chosen_address,
+    fail,
+)
 
 if TYPE_CHECKING:
     from deploy.generation import Generated, GenerationError
@@ -75,6 +82,7 @@ def generate(
     json: Annotated[
         bool, typer.Option("--json", help="Print text, usage and provenance as JSON at the end.")
     ] = False,
+    trace: TraceOption = False,
     address: AddressOption = "",
     state: StateOption = DEFAULT_STATE,
 ) -> None:
@@ -83,6 +91,7 @@ def generate(
     The answer goes to standard output as it comes; what it took, and which variant gave it,
     to standard error at the end. Ctrl-C ends the answer. Exits with 1 when there is none.
     """
+    from deploy.cli.tracing import tell_trace, traced
     from deploy.generation import GenerationError, GenerationQuestion, Generator, Turn
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -115,22 +124,26 @@ def generate(
         token_target_ms=token_target_ms,
     )
     target = chosen_address(address, state)
-    with Generator(target) as generator:
+    with traced("orchid generate", state, target) as recorder, Generator(target) as generator:
         try:
-            answer = generator.generate(question, _silence if json else say)
+            answer = generator.generate(question, _silence if json else say, recorder)
         except GenerationError as error:
             _fail(error, target)
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(_INTERRUPTED) from None
-    if json:
-        import json as encoder
+        recorder.end()
+        if json:
+            import json as encoder
 
-        typer.echo(encoder.dumps(answer.document, indent=1, ensure_ascii=False))
-        return
-    if not answer.text.endswith("\n"):
-        typer.echo()
-    tell(footer(answer))
+            told = {**answer.document, "trace_id": recorder.id}
+            typer.echo(encoder.dumps(told, indent=1, ensure_ascii=False))
+            return
+        if not answer.text.endswith("\n"):
+            typer.echo()
+        tell(footer(answer))
+        if trace:
+            tell_trace(recorder)
 
 
 def check_utf8(name: str, text: str) -> None:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    StateOption,
+    TraceOption,
+    chosen_address,
+    fail,
+)
 
 if TYPE_CHECKING:
     from deploy.ask import Reply
@@ -30,6 +37,7 @@ def infer(
         float, typer.Option(min=0.0, max=1.0, help="Lowest measured quality that may answer.")
     ] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print whole responses as JSON.")] = False,
+    trace: TraceOption = False,
     address: AddressOption = "",
     state: StateOption = DEFAULT_STATE,
 ) -> None:
@@ -40,6 +48,7 @@ def infer(
     Exits with 1 when a request got no answer.
     """
     from deploy.ask import Question, ask
+    from deploy.cli.tracing import tell_trace, traced
 
     for number, text in enumerate(texts, 1):
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -54,22 +63,27 @@ def infer(
         minimum_quality=minimum_quality,
     )
     target = chosen_address(address, state)
-    replies = ask(target, question, texts)
-    failed = [reply for reply in replies if reply.error]
-    if json:
-        import json as encoder
+    with traced("orchid infer", state, target) as recorder:
+        replies = ask(target, question, texts, recorder)
+        recorder.end()
+        failed = [reply for reply in replies if reply.error]
+        if json:
+            import json as encoder
 
-        typer.echo(encoder.dumps([reply.as_json() for reply in replies], indent=1))
-    elif len(failed) < len(replies):
-        _print(replies)
-    elif failed[0].code != "UNAVAILABLE":
-        _print_errors(failed)
-    if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
-        reached = "failed to connect" not in failed[0].error
-        remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"
-        fail(f"{target}: {failed[0].error}", remedy)
-    if failed:
-        raise typer.Exit(1)
+            told = [{**reply.as_json(), "trace_id": recorder.id} for reply in replies]
+            typer.echo(encoder.dumps(told, indent=1))
+        elif len(failed) < len(replies):
+            _print(replies)
+        elif failed[0].code != "UNAVAILABLE":
+            _print_errors(failed)
+        if trace:
+            tell_trace(recorder)
+        if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
+            reached = "failed to connect" not in failed[0].error
+            remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"
+            fail(f"{target}: {failed[0].error}", remedy)
+        if failed:
+            raise typer.Exit(1)
 
 
 def _print(replies: list[Reply]) -> None:

@@ -40,6 +40,12 @@ InsecureOption = Annotated[
         "--insecure", help="Serve and dial other machines in plain text: only in a trusted network."
     ),
 ]
+TraceOption = Annotated[
+    bool,
+    typer.Option(
+        "--trace", help="Tell the trace's id on standard error; `orchid trace ID` shows it."
+    ),
+]
 JsonOption = Annotated[
     Path | None,
     typer.Option("--json", help="Write host, commit, command, all points and a flat summary here."),

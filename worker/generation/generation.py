@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from worker.generation.answer import Answer
 from worker.generation.records import GenerationCall, GenerationEvent, Usage
+from worker.generation.trace import GenerationTrace
 from worker.scheduling.records import SequenceRecord
 
 Sink = Callable[[Sequence[GenerationEvent]], None]
@@ -15,14 +16,27 @@ class Generation:
     """A generation on its way through the loop; guarded by the loop's lock.
 
     `answers` are by sequence id, `records` those of sequences that are over. `closed` is set with
-    the last event that `sink` gets.
+    the last event that `sink` gets. `trace` is where its steps are recorded, None for most.
     """
 
-    __slots__ = ("admitted", "answers", "call", "closed", "records", "sink", "started", "submitted")
+    __slots__ = (
+        "admitted",
+        "answers",
+        "call",
+        "closed",
+        "records",
+        "sink",
+        "started",
+        "submitted",
+        "trace",
+    )
 
-    def __init__(self, call: GenerationCall, sink: Sink) -> None:
+    def __init__(
+        self, call: GenerationCall, sink: Sink, trace: GenerationTrace | None = None
+    ) -> None:
         self.call = call
         self.sink = sink
+        self.trace = trace
         self.answers: dict[int, Answer] = {}
         self.records: dict[int, SequenceRecord] = {}
         self.submitted = False

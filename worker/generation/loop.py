@@ -24,6 +24,7 @@ from worker.generation.lane import Lane
 from worker.generation.openings import OpenGenerations
 from worker.generation.records import Failed, GenerationCall, LaneLoad
 from worker.generation.steps import Steps
+from worker.generation.trace import GenerationTrace
 from worker.jobs import Call, Token
 from worker.loop import CANCELLED, DRAINING, EXPIRED_WAITING, Clocks
 from worker.records import LoopState
@@ -96,9 +97,14 @@ class DecodeLoop:
 
     # Generations
 
-    def open(self, call: GenerationCall, sink: Sink) -> Generation:
-        """Takes a generation; `sink` gets its events, `Usage` or `Failed` the last of them."""
-        generation = Generation(call, sink)
+    def open(
+        self, call: GenerationCall, sink: Sink, trace: GenerationTrace | None = None
+    ) -> Generation:
+        """Takes a generation; `sink` gets its events, `Usage` or `Failed` the last of them.
+
+        `trace` is where its steps are recorded, if they are.
+        """
+        generation = Generation(call, sink, trace)
         with self._lock:
             self._open.add(generation)
             if self._draining:

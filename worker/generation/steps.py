@@ -9,6 +9,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
+from typing import NamedTuple
 
 from worker.decode import StepLogits
 from worker.errors import EngineFault, RunTerminated, WorkerError
@@ -17,6 +18,7 @@ from worker.generation.lane import Lane
 from worker.generation.openings import OpenGenerations
 from worker.generation.records import Admitted
 from worker.generation.sampling import Row
+from worker.generation.trace import Chunk
 from worker.jobs import Token
 from worker.loop import Clocks
 from worker.scheduling.records import Ended, Reason, Step
@@ -71,9 +73,15 @@ class Steps:
                 for ended in step.ended:
                     self._ended(lane, ended)
                 self._open.flush()
+        for sequence_id in step.preempted:
+            loser = lane.owners.get(sequence_id)
+            if loser is not None and loser.trace is not None:
+                loser.trace.preempted(now_ns)
         if not step.parts:
             return True
         members = lane.members(step)
+        recorded = any(member.trace is not None for member in members)
+        shares = _shares(lane, step) if recorded else {}
         token = self._make_token()
         with self._lock:
             self._admit(lane, members, now_ns)
@@ -91,8 +99,25 @@ class Steps:
         if logits is None:
             lane.scheduler.failed(step)
         else:
-            self._commit(lane, step, logits, ended_ns - began_ns)
+            self._commit(lane, step, logits, _Account(now_ns, ended_ns - began_ns, shares))
         return True
+
+    def _note(self, account: _Account, ended_ns: int, sequences: int) -> None:
+        """Records a step of those who are recorded, before they hear of its end.
+
+        Planning it and choosing its tokens are part of it.
+        """
+        for member, share in account.shares.items():
+            trace = member.trace
+            if trace is None:
+                continue
+            if share.read:
+                begun_ns, run_ns = account.begun_ns, account.run_ns
+                trace.read(Chunk(begun_ns, ended_ns, run_ns, share.read, share.past, sequences))
+            if share.wrote:
+                trace.wrote(ended_ns, account.run_ns, sequences)
+            if member.started and not trace.first_token_ns:
+                trace.first_token_ns = ended_ns
 
     def _run(
         self, lane: Lane, step: Step, members: list[Generation], token: Token
@@ -123,11 +148,13 @@ class Steps:
         for member in members:
             if not member.admitted and not member.closed:
                 member.admitted = True
+                if member.trace is not None:
+                    member.trace.admitted_ns = now_ns
                 cached = lane.scheduler.cached_tokens(next(iter(member.answers)))
                 queue_ns = now_ns - member.call.arrived_ns
                 self._open.tell(member, Admitted(len(member.call.prompt), cached, queue_ns))
 
-    def _commit(self, lane: Lane, step: Step, logits: StepLogits, took_ns: int) -> None:
+    def _commit(self, lane: Lane, step: Step, logits: StepLogits, account: _Account) -> None:
         """Chooses tokens, tells them, and lets the scheduler know of both."""
         tokens: dict[int, int] = {}
         over: list[tuple[int, Generation]] = []
@@ -140,8 +167,11 @@ class Steps:
             generation = lane.owners.get(part.sequence_id)
             if generation is not None:
                 tokens[part.sequence_id] = self._choose(generation, part.sequence_id, row, over)
-        for ended in lane.scheduler.completed(step, tokens, self._clocks.now_ns(), took_ns):
+        now_ns, took_ns = self._clocks.now_ns(), account.run_ns
+        for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
             lane.end(ended.sequence_id, ended.record)
+        if account.shares:
+            self._note(account, now_ns, len(step.parts))
         with self._lock:
             for sequence_id, generation in over:
                 lane.finish(sequence_id)
@@ -184,6 +214,37 @@ class Steps:
             self._open.settle(generation, self.cpu_share)
         else:
             self._open.fail(generation, lane.refusal_of(ended))
+
+
+class _Share(NamedTuple):
+    """A part in a step: prompt tokens read, those before them, sequences that wrote."""
+
+    read: int
+    past: int
+    wrote: int
+
+
+class _Account(NamedTuple):
+    """When a step was planned, how long its run took, and who is recorded."""
+
+    begun_ns: int
+    run_ns: int
+    shares: dict[Generation, _Share]
+
+
+def _shares(lane: Lane, step: Step) -> dict[Generation, _Share]:
+    """What a step does for each generation that is recorded; to be asked before its end."""
+    shares: dict[Generation, _Share] = {}
+    for part in step.parts:
+        owner = lane.owners.get(part.sequence_id)
+        if owner is None or owner.trace is None:
+            continue
+        read, past, wrote = shares.get(owner, _Share(0, part.past, 0))
+        if part.past < len(owner.call.prompt) or len(part.tokens) > 1:
+            shares[owner] = _Share(read + len(part.tokens), min(past, part.past), wrote)
+        else:
+            shares[owner] = _Share(read, past, wrote + 1)
+    return shares
 
 
 def _late(generation: Generation, now_ns: int) -> bool:

@@ -19,7 +19,7 @@ from worker.measures import BatchMeasures
 from worker.records import Batch, BatchOutcome
 from worker.rpc.convert import batch_from, batch_result_parts, output_bytes, write_batch_result
 from worker.rpc.handlers import decoded
-from worker.telemetry import Tracing
+from worker.tracing import Tracing
 from worker.watchdog import Watchdog
 
 # Runs of up to this are not worth two threads' wake-ups and what these do to each other.
@@ -157,7 +157,7 @@ class ExecuteStream:
         self._ready.append(outcome)
         self._awake.set()
         self._parts.measures.record(outcome)
-        self._parts.tracing.record(outcome)
+        self._parts.tracing.record(outcome, self._parts.now_ns)
 
     def _responses(self) -> Iterator[worker_pb2.ExecuteResponse | bytes]:
         """Everything that is ready, in as few messages as it fits."""

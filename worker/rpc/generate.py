@@ -11,11 +11,12 @@ from worker.generation.lane import Speech
 from worker.generation.loop import DecodeLoop
 from worker.generation.mailbox import Mailbox
 from worker.generation.records import Failed, GenerationEvent, Usage
+from worker.generation.trace import GenerationTrace
 from worker.host import ModelHost
 from worker.refusals import Expired, Unavailable
 from worker.rpc.generation import call_from, check_call, event_to
 from worker.rpc.handlers import Context
-from worker.telemetry import Tracing
+from worker.tracing import Tracing
 from worker.watchdog import Watchdog
 
 _LATE = Expired("the deadline had passed when the call arrived")
@@ -57,7 +58,8 @@ async def serve_generation(
         mailbox.put(events)
         awake.set()
 
-    generation = parts.loop.open(call, receive)
+    trace = GenerationTrace() if parts.tracing.asked(call.traceparent) else None
+    generation = parts.loop.open(call, receive, trace)
     if call.deadline_ns is not None:
         parts.watchdog.watch(call.deadline_ns)
     last: GenerationEvent | None = None
@@ -72,4 +74,5 @@ async def serve_generation(
                 await context.write(event_to(last))
     finally:
         parts.loop.cancel(generation)
-        parts.tracing.record_generation(call, last, parts.now_ns())
+        if trace is not None:
+            parts.tracing.record_generation(call, trace, last, parts.now_ns())

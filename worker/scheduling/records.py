@@ -139,7 +139,8 @@ class Ended:
 class Step:
     """What to do next: apply `changes` in order, answer `ended`, then run `parts` together.
 
-    `predicted_ns` is how long the run should take. Without parts there is nothing to run and
+    `predicted_ns` is how long the run should take, `preempted` are sequences that gave up their
+    place for it. Without parts there is nothing to run and
     the step must be neither `completed` nor `failed`.
     """
 
@@ -148,6 +149,7 @@ class Step:
     changes: tuple[BlockChange, ...]
     ended: tuple[Ended, ...]
     predicted_ns: int
+    preempted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ class Residency:
         self.peak = 0
         self.hits = 0
         self.preemptions = 0
+        # Those preempted since this was last emptied.
+        self.evicted: list[int] = []
 
     def find(self, sequence_id: int) -> DecodeSequence | None:
         """A living sequence, or None."""
@@ -104,6 +106,7 @@ class Residency:
         del self.resident[sequence.sequence_id]
         self.waiting[sequence.sequence_id] = sequence
         self.preemptions += 1
+        self.evicted.append(sequence.sequence_id)
 
     def remove(self, sequence: DecodeSequence) -> None:
         """It is over, wherever it is."""

@@ -143,11 +143,12 @@ class DecodeScheduler:
         for sequence in self._homes.resident.values():
             sequence.idle_steps = 0 if sequence.sequence_id in chosen else sequence.idle_steps + 1
         changes = self._homes.pool.drain()
+        preempted, self._homes.evicted = tuple(self._homes.evicted), []
         if not (parts or changes or ended):
             return None
         self._steps += 1
         predicted = int(self.cost.predict_ns(load_of(parts))) if parts else 0
-        step = Step(self._steps, parts, changes, tuple(ended), predicted)
+        step = Step(self._steps, parts, changes, tuple(ended), predicted, preempted)
         if parts:
             self._running = step
             self._running_since_ns = now_ns

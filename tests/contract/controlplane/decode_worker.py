@@ -25,7 +25,7 @@ from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.server import ControlPlaneServer, Parts
 from controlplane.rpc.services import service_handler
-from controlplane.telemetry import Telemetry
+from controlplane.telemetry.telemetry import Telemetry
 from protos.inference import oip_pb2_grpc
 from protos.orchid.v1 import (
     common_pb2,
@@ -316,6 +316,7 @@ async def writers(
             fleet=fleet,
             version="0.0.test",
             wall_ms=lambda: 1_700_000_000_000,
+            telemetry=telemetry,
         ),
     )
     address = await server.start()

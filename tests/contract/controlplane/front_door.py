@@ -41,6 +41,7 @@ from controlplane.registry import (
 )
 from controlplane.rpc.server import ControlPlaneServer, Parts
 from controlplane.security.house import OPEN, Security
+from controlplane.telemetry.telemetry import Telemetry
 
 WORDS = ["[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "plot", "ünïcode"]
 MODEL, ADDER, ECHO = "tiny", "adder", "echo"
@@ -283,6 +284,7 @@ async def front_door(
     config: ControlPlaneConfig | None = None,
     security: Security = OPEN,
     credentials: grpc.ChannelCredentials | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Door]:
     """The servers on a free port, with one worker's models in the registry.
 
@@ -314,6 +316,7 @@ async def front_door(
             fleet=None,
             version="0.0.test",
             wall_ms=lambda: 1_700_000_000_000,
+            telemetry=telemetry,
         ),
         security,
     )

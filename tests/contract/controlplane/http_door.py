@@ -18,6 +18,7 @@ from controlplane.http.door import Behind, HttpDoor
 from controlplane.registry import ModelInfo, ModelState, Registry
 from controlplane.rpc.server import ControlPlaneServer
 from controlplane.security.house import OPEN, Security
+from controlplane.telemetry.telemetry import Telemetry
 from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, writers
 from tests.contract.controlplane.front_door import Door, default_models, front_door, text_model
 
@@ -73,6 +74,7 @@ async def web_door(
     *,
     models: Iterable[ModelInfo] | None = None,
     config: ControlPlaneConfig | None = None,
+    telemetry: Telemetry | None = None,
     security: Security = OPEN,
     **client: Any,
 ) -> AsyncIterator[WebDoor]:
@@ -80,7 +82,7 @@ async def web_door(
     chosen = replace(config or ControlPlaneConfig(), listen="127.0.0.1:0")
     served = [*default_models(), embedder()] if models is None else models
     async with (
-        front_door(models=served, config=chosen) as door,
+        front_door(models=served, config=chosen, telemetry=telemetry) as door,
         _served(
             WebDoor,
             chosen,

@@ -9,7 +9,7 @@ import numpy as np
 import openai
 import pytest
 
-from controlplane.config import ClassConfig, ControlPlaneConfig, TelemetryConfig
+from controlplane.config import ClassConfig, ControlPlaneConfig
 from controlplane.errors import Refused, TooLate, Unavailable, Unsatisfiable, WorkerFault
 from controlplane.registry import ModelState
 from tests.contract.controlplane.front_door import DIGEST, MODEL, text_model
@@ -65,15 +65,6 @@ async def test_headers_say_where_the_answer_came_from() -> None:
         assert raw.headers["x-orchid-charged-cpu-us"] == "2000"
         odd = await door.post("/v1/embeddings", b"{}", x_request_id="no spaces, please")
         assert odd.headers["x-request-id"] != "no spaces, please"
-
-
-async def test_a_trace_context_is_taken_up() -> None:
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    config = ControlPlaneConfig(telemetry=TelemetryConfig(otlp_endpoint="http://127.0.0.1:1"))
-    async with web_door(config=config) as door:
-        body = b'{"model": "vectors", "input": "bad"}'
-        await door.post("/v1/embeddings", body, traceparent=parent)
-        assert door.grpc.queue.requests[0].traceparent == parent
 
 
 async def test_demands_come_from_body_and_headers() -> None:

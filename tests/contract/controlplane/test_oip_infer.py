@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.config import ControlPlaneConfig, TelemetryConfig
 from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import TensorSpec
 from protos.inference import oip_pb2
@@ -236,14 +235,3 @@ async def test_zero_token_type_ids_are_accepted() -> None:
     async with front_door() as door:
         response = await stub(door).ModelInfer(request)
     assert np.array_equal(output_array(response), logits([3, 4]))
-
-
-async def test_the_trace_context_is_passed_on() -> None:
-    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    config = ControlPlaneConfig(
-        listen="127.0.0.1:0", telemetry=TelemetryConfig(otlp_endpoint="127.0.0.1:4317")
-    )
-    async with front_door(config=config) as door:
-        await stub(door).ModelInfer(text_request("good"), metadata=(("traceparent", parent),))
-        await stub(door).ModelInfer(text_request("good"))
-    assert [request.traceparent for request in door.queue.requests] == [parent, ""]

@@ -28,6 +28,7 @@ from controlplane.registry import (
     WorkerLoad,
     WorkerSession,
 )
+from controlplane.telemetry.telemetry import Telemetry
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 from tests.unit.controlplane.virtual_loop import VirtualLoop
 
@@ -180,13 +181,15 @@ def _item(item_id: int, status: ItemStatus, batch: WorkBatch) -> ItemDone:
 class House:
     """A dispatcher with its registry, on the running virtual loop."""
 
-    def __init__(self, **config: object) -> None:
+    def __init__(self, telemetry: Telemetry | None = None, **config: object) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
         self.config = ControlPlaneConfig(**config)  # type: ignore[arg-type]
         self.registry = Registry()
-        self.dispatcher = Dispatcher(self.config, self.registry, now_ns=loop.now_ns, loop=loop)
+        self.dispatcher = Dispatcher(
+            self.config, self.registry, now_ns=loop.now_ns, loop=loop, telemetry=telemetry
+        )
         self.workers: list[MemoryWorker] = []
         self._reporting: dict[int, asyncio.TimerHandle] = {}
 

@@ -21,7 +21,7 @@ from worker.measures import BatchMeasures
 from worker.memory import memory_room
 from worker.records import Execution, Item
 from worker.rpc.execute import ExecuteParts, ExecuteStream
-from worker.telemetry import start_tracing
+from worker.tracing import Tracing
 from worker.warmup import Warmup
 from worker.watchdog import Watchdog
 
@@ -78,7 +78,7 @@ async def parts(repository: Path) -> AsyncIterator[ExecuteParts]:
     )
     engine.start()
     watchdog = Watchdog(engine, time.monotonic_ns, loop.call_later)
-    tracing = start_tracing("", "w", 1.0, 0)
+    tracing = Tracing(None)
     yield ExecuteParts(
         engine,
         host,

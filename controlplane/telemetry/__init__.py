@@ -1,0 +1,1 @@
+"""What is told of requests: their timelines, and the spans of those that are recorded."""

@@ -1,0 +1,1 @@
+"""What both services share of tracing: trace contexts on the wire, spans, and where these go."""
