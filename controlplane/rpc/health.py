@@ -55,11 +55,13 @@ class HealthServicer:
         """The status now, and again whenever it changes, until the process drains."""
         last = None
         while True:
+            # Asked before the status: it may change while the status is being written.
+            draining = self._draining
             status = self.status(request.service)
             if status != last:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
                 last = status
-            if self._draining:
+            if draining:
                 return
             await asyncio.sleep(WATCH_INTERVAL_S)
 
