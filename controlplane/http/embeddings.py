@@ -41,7 +41,7 @@ class Embeddings:
         body: EmbeddingsBody = self._reader.read(raw)
         view = find(self._catalogue, body.model)
         try:
-            ask = self._ask(call, body, view)
+            ask = self.ask(call, body, view)
             answer = await self._intake.answer(ask, at_ns, call)
             answered_ns = call.now_ns
             document = write(answer, view, packed=body.encoding_format == "base64")
@@ -51,7 +51,8 @@ class Embeddings:
             raise
         view.counters.succeeded(answer.outcome, call.now_ns - answered_ns)
 
-    def _ask(self, call: Call, body: EmbeddingsBody, view: ModelView) -> Ask:
+    def ask(self, call: Call, body: EmbeddingsBody, view: ModelView) -> Ask:
+        """What a body asks for; raises ControlPlaneError."""
         info = view.info
         if info.task != EMBEDDING:
             names = [v.info.name for v in self._catalogue.views() if v.info.task == EMBEDDING]

@@ -62,7 +62,7 @@ class WorkerGeneration:
             raise _error(error, self._worker) from None
         if not isinstance(message, worker_pb2.GenerateEvent):
             raise WorkerFault(f"worker {self._worker} ended the answer without its usage")
-        return _read_event(message, self._worker)
+        return read_event(message, self._worker)
 
     def cancel(self) -> None:
         """End the call; nothing happens when it has ended."""
@@ -111,7 +111,8 @@ def write_limits(limits: GenerationLimits) -> common_pb2.GenerationLimits:
     )
 
 
-def _read_event(message: worker_pb2.GenerateEvent, worker: str) -> WorkerEvent:
+def read_event(message: worker_pb2.GenerateEvent, worker: str) -> WorkerEvent:
+    """An event as a worker told it; raises WorkerFault for one that nobody knows."""
     kind = message.WhichOneof("event")
     if kind == "delta":
         delta = message.delta

@@ -10,6 +10,7 @@ import typer
 from deploy.cli.access import reaching
 from deploy.cli.bench_decode import decode
 from deploy.cli.bench_decode_sim import decode_sim
+from deploy.cli.bench_fuzz import fuzz
 from deploy.cli.bench_generation import generation
 from deploy.cli.bench_lanes import lanes
 from deploy.cli.bench_load import load
@@ -31,6 +32,7 @@ app.command()(decode)
 app.command()(generation)
 app.command()(lanes)
 app.command()(decode_sim)
+app.command()(fuzz)
 
 
 @app.command()

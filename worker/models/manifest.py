@@ -193,6 +193,11 @@ def load_manifest(path: Path) -> Manifest:
             error.strerror or "an unreadable file",
             "build the model with `orchid models build` or name its folder",
         ) from error
+    return read_manifest(text, str(file))
+
+
+def read_manifest(text: bytes, file: str) -> Manifest:
+    """Check the text of a manifest; `file` names it in errors. Raises ManifestError."""
     try:
         manifest = _ADAPTER.validate_json(text)
     except ValidationError as error:
