@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from controlplane import ends
+from controlplane.accounts import Accounts
 from controlplane.config import ControlPlaneConfig
-from controlplane.counters import Counters
 from controlplane.deployment import (
     Disagreements,
     deployment_of,
@@ -16,16 +16,10 @@ from controlplane.deployment import (
     same_deployment,
     variant_table,
 )
-from controlplane.errors import (
-    Cancelled,
-    ControlPlaneError,
-    TooLate,
-    Unavailable,
-    WorkerFault,
-)
+from controlplane.errors import Cancelled, ControlPlaneError, Unavailable, WorkerFault
 from controlplane.expiry import Deadlines
 from controlplane.gauges import gauges, violations
-from controlplane.measures import NONE, Callers, RequestMeasures
+from controlplane.measures import NONE, Callers
 from controlplane.members import Members
 from controlplane.pending import Pending
 from controlplane.policy.admission import Refusal
@@ -36,7 +30,6 @@ from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
 from controlplane.pump import Pump
 from controlplane.registry import ModelInfo, Registry, WorkerSession
-from controlplane.telemetry.requests import request_ended
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.work import (
     BatchDone,
@@ -53,7 +46,6 @@ from controlplane.work import (
 _COMPANY_TURNS = 6
 # A request that has been with this many workers in vain may be what breaks them.
 _MOST_DISPATCHES = 3
-_NEVER_SLOW = 1 << 62
 
 
 class Dispatcher:
@@ -73,14 +65,14 @@ class Dispatcher:
         self._registry = registry
         self._now_ns = now_ns
         self._loop = loop
-        self._telemetry = telemetry
-        self._slow_ns = telemetry.slow_ns if telemetry is not None else _NEVER_SLOW
         settings = policy_settings(config)
         policy = build(
             config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction
         )
-        self.counters = Counters()
-        self.measures = RequestMeasures(callers or Callers(config.classes))
+        callers = callers or Callers(config.classes)
+        self._accounts = Accounts(callers, telemetry, policy=policy.name, now_ns=now_ns)
+        self.counters = self._accounts.counters
+        self.measures = self._accounts.measures
         self._scheduler = Scheduler(policy, settings)
         self._deadlines = Deadlines(loop, now_ns, self._expire)
         self._pending: dict[int, Pending] = {}
@@ -118,13 +110,11 @@ class Dispatcher:
         """
         # Callers may name any model; only deployed ones are counted apart.
         known = request.model if request.model in self._scheduler.pools else ""
-        self.measures.arrived(known or NONE, request.klass)
+        self._accounts.arrived(known, request)
         try:
             self._admit(request)
         except ControlPlaneError as error:
-            self.counters.ended(known, ends.word_of(error))
-            self.measures.end(known or NONE, request.klass, ends.word_of(error))
-            self._ended(request, None, error)
+            self._accounts.turned_away(known, request, error)
             raise
         pending = Pending(request, self._loop.create_future())
         self._pending[request.id] = pending
@@ -273,14 +263,10 @@ class Dispatcher:
                 worker_id=session.identity.id,
                 now_ns=now,
             )
-            self.counters.answered(request.model, flight.candidate.name)
-            self.measures.end(request.model, request.klass, ends.ANSWERED)
-            self.measures.answered(request, answer)
             self._end(pending, queued=not current)
             if not pending.future.done():
                 pending.future.set_result(answer)
-            if request.trace is not None or now - request.arrived_ns >= self._slow_ns:
-                self._ended(request, answer, None)
+            self._accounts.answered(request, answer, now)
         elif current:
             error = ends.failure(item, request.model)
             if isinstance(error, Unavailable | WorkerFault):
@@ -324,11 +310,8 @@ class Dispatcher:
         for request in flight.requests:
             request.dispatches += 1
             request.dispatched_ns = flight.sent_ns
-            if request.trace is not None and request.trace.recording:
-                request.traceparent = request.trace.send(flight.sent_ns, flight)
             self._pending[request.id].flight = flight
-        self.counters.dispatched += len(flight.requests)
-        self.measures.sent(flight)
+        self._accounts.sent(flight)
         port = self._members.port(flight.worker)
         assert port is not None, "the scheduler only knows attached workers"
         port.send(batch_of(flight))
@@ -377,18 +360,11 @@ class Dispatcher:
 
     def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
-        request, outcome = pending.request, ends.word_of(error)
-        self.counters.ended(request.model, outcome)
-        self.measures.end(request.model, request.klass, outcome)
-        if isinstance(error, TooLate):
-            self.measures.miss(request)
-        if not request.dispatches:
-            self.measures.left(request, self._now_ns())
         if not pending.future.done():
             pending.future.set_exception(error)
             # Nobody may be left to look at it; that is no fault of the request.
             pending.future.exception()
-        self._ended(request, None, error)
+        self._accounts.failed(pending.request, error)
 
     def _expire(self, request_id: int) -> None:
         pending = self._pending.get(request_id)
@@ -398,8 +374,7 @@ class Dispatcher:
     def _again(self, pending: Pending, flight: Flight, error: ControlPlaneError) -> None:
         """Queue a request of a failed flight again, or end it with what went wrong."""
         request = pending.request
-        if request.trace is not None:
-            request.trace.lost(flight, self._now_ns(), ends.word_of(error))
+        self._accounts.lost(request, flight, error)
         if request.deadline_ns <= self._now_ns():
             self._fail(pending, ends.expired(request))
         elif request.dispatches >= _MOST_DISPATCHES and not pending.others:
@@ -419,10 +394,3 @@ class Dispatcher:
         port = self._members.port(flight.worker)
         if port is not None:
             port.cancel((item_id(flight.id, flight.requests.index(request)),))
-
-    def _ended(
-        self, request: Request, answer: Answer | None, error: ControlPlaneError | None
-    ) -> None:
-        if self._telemetry is not None:
-            now, policy = self._now_ns(), self._scheduler.policy.name
-            request_ended(self._telemetry, request, answer, error, now, policy)

@@ -15,6 +15,7 @@ from controlplane.telemetry.requests import (
     PREPROCESS,
     RECEIVE,
     Part,
+    caller_attributes,
 )
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.telemetry.timeline import (
@@ -164,14 +165,13 @@ def span_attributes(ended: Ended, total_ns: int) -> dict[str, AttributeValue]:
     ask, progress = ended.ask, ended.progress
     attributes: dict[str, AttributeValue] = {
         "orchid.model": ended.model,
-        "orchid.tenant": ask.klass.tenant[:MOST_NAME],
-        "orchid.class": ask.klass.name[:MOST_NAME],
         "orchid.answers": ask.limits.n,
         "orchid.max_tokens": ask.limits.max_tokens,
         "orchid.sends": progress.sends,
         "orchid.generated_tokens": progress.tokens,
         "orchid.total_ms": total_ns / 1e6,
     }
+    attributes |= caller_attributes(ask.klass)
     choice, provenance, usage = progress.choice, progress.provenance, progress.usage
     if choice is not None:
         attributes |= {

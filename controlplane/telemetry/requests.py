@@ -8,7 +8,7 @@ from controlplane import ends
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
 from controlplane.policy.hands import Flight
-from controlplane.policy.records import Answer, Request
+from controlplane.policy.records import Answer, Request, RequestClass
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.telemetry.timeline import (
     REQUEST,
@@ -153,11 +153,10 @@ def request_attributes(request: Request, answer: Answer | None) -> dict[str, Att
     klass = request.klass
     attributes: dict[str, AttributeValue] = {
         "orchid.model": request.model[:MOST_NAME],
-        "orchid.tenant": klass.tenant[:MOST_NAME],
-        "orchid.class": klass.name[:MOST_NAME],
         "orchid.deadline_ms": (request.deadline_ns - request.arrived_ns) / 1e6,
         "orchid.dispatches": request.dispatches,
     }
+    attributes |= caller_attributes(klass)
     if answer is not None:
         provenance, outcome = answer.provenance, answer.outcome
         attributes |= {
@@ -171,6 +170,12 @@ def request_attributes(request: Request, answer: Answer | None) -> dict[str, Att
             "orchid.charged_cpu_ms": outcome.charged_cpu_ns / 1e6,
         }
     return attributes
+
+
+def caller_attributes(klass: RequestClass) -> dict[str, AttributeValue]:
+    """Who asks, as far as he says so."""
+    named = {"orchid.tenant": klass.tenant[:MOST_NAME], "orchid.class": klass.name[:MOST_NAME]}
+    return {key: name for key, name in named.items() if name}
 
 
 def admission_attributes(request: Request, policy: str) -> dict[str, AttributeValue]:

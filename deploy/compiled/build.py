@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "controlplane": (
         "errors.py",
+        "accounts.py",
         "work.py",
         "ends.py",
         "counters.py",

@@ -1,4 +1,5 @@
-"""The spans of a command of `orchid` that asks a control plane: one root, a span for each call.
+"""The spans of a command of `orchid` that asks a control plane: a root, what came before its calls,
+and a span for each call.
 
 Made without OpenTelemetry's packages, which a command loads only at its end, to write them.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from protos.tracing.spans import SpanRecord
 
 CLIENT_FILE = "client"
+PREPARE = "prepare"
 # Where a local cluster keeps spans, below its state directory.
 FOLDER = "traces"
 _FILE_BYTES = 4 << 20
@@ -44,6 +46,7 @@ class ClientTrace:
         self._now_ns = now_ns
         self._trace_id = secrets.randbits(128) or 1
         self._root_id = secrets.randbits(64) or 1
+        self._prepare_id = secrets.randbits(64) or 1
         self._begun_ns = now_ns()
         self._ended_ns = 0
         self._lock = threading.Lock()
@@ -79,7 +82,7 @@ class ClientTrace:
         root = SpanRecord(
             self._name, self._trace_id, self._root_id, 0, self._begun_ns, self._ended_ns
         )
-        calls = [
+        made = [
             SpanRecord(
                 call.method,
                 self._trace_id,
@@ -93,7 +96,14 @@ class ClientTrace:
             )
             for call in self._calls
         ]
-        return [root, *calls]
+        if made:
+            # What it took to be able to ask: the connection, for the most part.
+            until_ns = min(call.begun_ns for call in made)
+            prepared = SpanRecord(
+                PREPARE, self._trace_id, self._prepare_id, self._root_id, self._begun_ns, until_ns
+            )
+            made.insert(0, prepared)
+        return [root, *made]
 
     def write(self, directory: Path, wall_offset_ns: int) -> None:
         """Adds the command's spans to those of a cluster."""

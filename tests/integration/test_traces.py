@@ -30,7 +30,7 @@ SECRET = "zebraquartz"
 # Ids that no count, size or time of these tests is.
 SECRET_IDS = (157, 163, 167, 173)
 ENCODER_SPANS = (
-    "orchid infer", "Infer", "orchid.request", "orchid.receive", "orchid.preprocess",
+    "orchid infer", "prepare", "Infer", "orchid.request", "orchid.receive", "orchid.preprocess",
     "orchid.admission", "orchid.dispatch", "orchid.respond", "worker.execute", "worker.queue",
     "worker.run", "worker.respond",
 )  # fmt: skip
@@ -136,11 +136,8 @@ def test_a_request_is_accounted_for_across_three_processes(traced: Traced) -> No
     traces = until_accounted_for(lambda: infer(traced))
     for trace in traces:
         assert processes(trace) == {"client", "controlplane", "worker-0"}
-        assert [row.span.name for row in trace.rows()][:3] == [
-            "orchid infer",
-            "Infer",
-            "orchid.request",
-        ]
+        names = [row.span.name for row in trace.rows()]
+        assert names[:4] == ["orchid infer", "prepare", "Infer", "orchid.request"]
         assert not trace.fault
         dispatch, execute = only(trace, "orchid.dispatch"), only(trace, "worker.execute")
         assert execute.parent_id == dispatch.span_id
