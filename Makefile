@@ -8,6 +8,7 @@ COMPILED := $(VENV)/.compiled
 PROTO_VENV := .venv-proto
 TRITON_VENV := .venv-triton
 DEPLOY_VENV := .venv-deploy
+BROWSER := $(VENV)/.browser
 PROTOS := $(shell find protos -name '*.proto')
 NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
 SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
@@ -19,7 +20,7 @@ CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check check-deploy check-native format lint bench proto proto-check clean
-.PHONY: check-metrics check-containers check-compose check-kubernetes
+.PHONY: check-page check-metrics check-containers check-compose check-kubernetes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -81,6 +82,13 @@ check-compose: $(DEPLOY_VENV)/.ready
 
 check-kubernetes: $(DEPLOY_VENV)/.ready
 	$(DEPLOY_VENV)/bin/python deploy/kubernetes/check.py
+
+$(BROWSER): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'playwright>=1.60'
+	touch $@
+
+check-page: $(COMPILED) $(BROWSER) ## the status page in a headless Chromium, which must be installed
+	$(BIN)/pytest $(PYTEST_ARGS) tests/browser
 
 bench: $(COMPILED) ## engine and path-cost figures into bench/results/
 	$(BIN)/orchid bench engine --json bench/results/engine.json

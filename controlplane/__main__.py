@@ -40,6 +40,7 @@ from protos.tracing.export import Destinations, open_sink
 
 if TYPE_CHECKING:
     from controlplane.http.door import HttpDoor
+    from controlplane.page.door import PageDoor
     from protos.exposition import Exposition
 
 log = logging.getLogger("controlplane")
@@ -131,15 +132,16 @@ class ControlPlane:
             )
             context = listener_context(security.certificates)
             self._exposition = _exposition(config, source, status.controlplane_id, loop, context)
+        self.page_url = ""
+        self._page: PageDoor | None = None
+        if config.status_listen:
+            self._page = self._page_door(registry, status, loop)
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
             from controlplane.http.door import Behind, HttpDoor
         except ModuleNotFoundError as error:
-            raise MissingExtra(
-                f"http_listen is set, but package {error.name!r} of the extra `http` is missing: "
-                "pip install 'orchid[http]'"
-            ) from None
+            raise MissingExtra("http_listen", error) from None
         return HttpDoor(
             self._config,
             Behind(
@@ -153,6 +155,33 @@ class ControlPlane:
             ),
         )
 
+    def _page_door(
+        self, registry: Registry, status: StatusSource, loop: asyncio.AbstractEventLoop
+    ) -> PageDoor:
+        try:
+            from controlplane.page.door import PageDoor
+            from controlplane.page.snapshot import Sources
+        except ModuleNotFoundError as error:
+            raise MissingExtra("status_listen", error) from None
+        return PageDoor(
+            self._config.status_listen,
+            Sources(
+                id=status.controlplane_id,
+                version=status.version,
+                started_ns=status.started_ns,
+                registry=registry,
+                dispatcher=self._dispatcher,
+                generations=self._generations,
+                preprocessing=self._preprocessor,
+                slow=self._telemetry.slow,
+            ),
+            now_ns=time.monotonic_ns,
+            wall_ms=_wall_ms,
+            usage=lambda: _usage(status.process),
+            loop=loop,
+            security=self._security,
+        )
+
     async def start(self) -> tuple[str, str]:
         """Serve; returns the bound addresses of gRPC and of HTTP, "" where that is not served.
 
@@ -160,6 +189,8 @@ class ControlPlane:
         """
         if self._exposition is not None:
             self.metrics_address = await asyncio.to_thread(self._exposition.start)
+        if self._page is not None:
+            self.page_url = await self._page.start()
         address = await self._server.start()
         return address, await self._http.start() if self._http is not None else ""
 
@@ -184,6 +215,8 @@ class ControlPlane:
         self._dispatcher.close()
         self._generations.close()
         self._fleet.close()
+        if self._page is not None:
+            await self._page.stop()
         await stopping
         if self._exposition is not None:
             await asyncio.to_thread(self._exposition.stop)
@@ -195,6 +228,18 @@ class ControlPlane:
 
 class MissingExtra(Exception):
     """The configuration asks for what an optional package gives that is not installed."""
+
+    def __init__(self, key: str, error: ModuleNotFoundError) -> None:
+        super().__init__(
+            f"{key} is set, but package {error.name!r} of the extra `http` is missing: "
+            "pip install 'orchid[http]'"
+        )
+
+
+def _usage(process: psutil.Process) -> tuple[float, int]:
+    """CPU seconds and resident bytes."""
+    cpu = process.cpu_times()
+    return cpu.user + cpu.system, process.memory_info().rss
 
 
 def _exposition(
@@ -258,14 +303,15 @@ async def run(
     ready: Callable[[str], None] | None = None,
     http_ready: Callable[[str], None] | None = None,
     metrics_ready: Callable[[str], None] | None = None,
+    page_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until `stop` is set, then finish what was accepted.
 
-    `ready` is called once with the bound address, before it `http_ready` and `metrics_ready`
-    with those of HTTP and of metrics where they are served. Raises OSError when an address of
-    the configuration cannot be bound or a file of it cannot be used, MissingExtra when HTTP is
-    asked for without its packages.
+    `ready` is called once with the bound address, before it `http_ready`, `metrics_ready` and
+    `page_ready` with those of HTTP, metrics and the status page where they are served. Raises
+    OSError when an address of the configuration cannot be bound or a file of it cannot be used,
+    MissingExtra when HTTP is asked for without its packages.
     """
     security = make_security(config, now_ns=time.monotonic_ns, wall_s=_wall_s)
     control_plane = ControlPlane(config, asyncio.get_running_loop(), security)
@@ -282,6 +328,10 @@ async def run(
         log.info("serving metrics on %s", control_plane.metrics_address)
         if metrics_ready is not None:
             metrics_ready(control_plane.metrics_address)
+    if control_plane.page_url:
+        log.info("serving the status page on %s/", control_plane.page_url)
+        if page_ready is not None:
+            page_ready(control_plane.page_url)
     if ready is not None:
         ready(address)
     try:
@@ -296,12 +346,20 @@ async def _run_until_signal(
     ready: Callable[[str], None] | None,
     http_ready: Callable[[str], None] | None,
     metrics_ready: Callable[[str], None] | None,
+    page_ready: Callable[[str], None] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(config, ready=ready, http_ready=http_ready, metrics_ready=metrics_ready, stop=stop)
+    await run(
+        config,
+        ready=ready,
+        http_ready=http_ready,
+        metrics_ready=metrics_ready,
+        page_ready=page_ready,
+        stop=stop,
+    )
 
 
 def main(
@@ -310,6 +368,7 @@ def main(
     ready: Callable[[str], None] | None = None,
     http_ready: Callable[[str], None] | None = None,
     metrics_ready: Callable[[str], None] | None = None,
+    page_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Run a control plane until SIGTERM or SIGINT.
 
@@ -321,7 +380,7 @@ def main(
     )
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run_until_signal(config, ready, http_ready, metrics_ready))
+            uvloop.run(_run_until_signal(config, ready, http_ready, metrics_ready, page_ready))
         except (OSError, MissingExtra) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None

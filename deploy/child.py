@@ -1,7 +1,7 @@
 """Entry of a process that a launcher starts: `python -m deploy.child SERVICE ...`.
 
 It dies with its launcher, and writes the bound address to a file once it serves,
-before it those of HTTP and of metrics to others.
+before it those of HTTP, metrics and the status page to others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deploy import lifeline
 from deploy.config import ConfigError
-from deploy.process import http_file, metrics_file
+from deploy.process import http_file, metrics_file, page_file
 from deploy.services import SERVICES, serve
 
 
@@ -43,6 +43,7 @@ def main() -> int:
             ready=announce,
             http_ready=lambda address: announce(address, http_file(options.address_file)),
             metrics_ready=lambda address: announce(address, metrics_file(options.address_file)),
+            page_ready=lambda url: announce(url, page_file(options.address_file)),
         )
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")

@@ -17,6 +17,7 @@ from typing import Any
 
 from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
+from deploy.doors import Doors
 from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_status
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
@@ -65,9 +66,7 @@ class LocalCluster:
         self._members: dict[str, _Member] = {}
         self._next_worker = 0
         self._next_decode = 0
-        self._address = ""
-        self._http_address = ""
-        self._metrics_address = ""
+        self._doors = Doors()
         self._ports = MetricsPorts(spec.metrics or "", exact=spec.metrics_exact)
         self._policy = spec.policy
         self._phase = ("starting", "")
@@ -202,23 +201,28 @@ class LocalCluster:
     @property
     def address(self) -> str:
         """Where the control plane listens."""
-        return self._address
+        return self._doors.grpc
 
     @property
     def http_address(self) -> str:
         """Where the control plane serves HTTP; empty when it does not."""
-        return self._http_address
+        return self._doors.http
 
     @property
     def metrics_address(self) -> str:
         """Where the control plane serves metrics; empty when it does not."""
-        return self._metrics_address
+        return self._doors.metrics
 
     def metrics_addresses(self) -> dict[str, str]:
         """Where each process serves metrics, by its name; those that do not are left out."""
         with self._lock:
             found = {name: _metrics_of(member) for name, member in self._members.items()}
         return {name: address for name, address in found.items() if address}
+
+    @property
+    def page_url(self) -> str:
+        """Of the status page, without a path; empty when there is none."""
+        return self._doors.page_url
 
     def start_controlplane(self, *, policy: str | None = None, timeout_s: float = 60.0) -> None:
         """Starts the control plane at the address it had before, with another policy if given."""
@@ -227,14 +231,15 @@ class LocalCluster:
             overrides = dict(self.spec.controlplane)
             if self._policy is not None:
                 overrides["policy"] = self._policy
-            listen = self._address or self.spec.listen
-            if listen is not None:
-                overrides["listen"] = listen
-            http = self._http_address or self.spec.http
-            if http is not None:
-                overrides["http_listen"] = http
-            if self.spec.metrics is not None:
-                overrides["metrics_listen"] = self._metrics_address or self._metrics_listen()
+            asked = {
+                "listen": self.spec.listen,
+                "http_listen": self.spec.http,
+                "status_listen": self.spec.page,
+            }
+            overrides |= {key: address for key, address in asked.items() if address is not None}
+            if self.spec.metrics is not None and not self._doors.metrics:
+                overrides["metrics_listen"] = self._metrics_listen()
+            overrides |= self._doors.overrides()
             child = self._start_member(self._child_spec("controlplane", "controlplane", overrides))
         deadline = time.monotonic() + timeout_s
         while (address := child.address) is None:
@@ -242,8 +247,7 @@ class LocalCluster:
                 child.kill()
                 raise ClusterError(f"the control plane did not start\n{child.log_tail()}")
             time.sleep(_POLL_S)
-        self._address, self._http_address = address, child.http_address
-        self._metrics_address = child.metrics_address
+        self._doors = Doors.of(child, address)
         self._record()
 
     def stop_controlplane(self) -> None:
@@ -294,7 +298,7 @@ class LocalCluster:
         return name
 
     def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
-        told = {**overrides, "worker_id": name, "controlplane": self._address}
+        told = {**overrides, "worker_id": name, "controlplane": self._doors.grpc}
         if self.spec.metrics is not None:
             told["metrics_listen"] = self._metrics_listen()
         self._start_member(self._child_spec(name, "worker", told))
@@ -359,7 +363,7 @@ class LocalCluster:
     def status(self) -> FleetStatus:
         """The control plane's account; raises FleetError."""
         access = self._access.controlplane if self._access is not None else None
-        return fetch_status(self._address, access=access)
+        return fetch_status(self._doors.grpc, access=access)
 
     # Inside
 
@@ -443,12 +447,13 @@ class LocalCluster:
                 controlplane_pid=self.pids().get("controlplane", 0),
                 phase=phase,
                 message=message,
-                address=self._address,
+                address=self._doors.grpc,
                 policy=self._policy or "",
                 workers=workers,
-                http=self._http_address,
+                http=self._doors.http,
                 roll=self._roll,
-                metrics=self._metrics_address,
+                metrics=self._doors.metrics,
+                page=self._doors.page_url,
             )
             self._state.write(record)
             write_targets(self._state.path, record)
@@ -470,11 +475,7 @@ class LocalCluster:
         elif now >= member.restart_at:
             member.restart_at = 0.0
             if member.spec.name == "controlplane":
-                overrides = {**member.spec.overrides, "listen": self._address}
-                if self._http_address:
-                    overrides["http_listen"] = self._http_address
-                if self._metrics_address:
-                    overrides["metrics_listen"] = self._metrics_address
+                overrides = {**member.spec.overrides, **self._doors.overrides()}
                 member.spec = replace(member.spec, overrides=overrides)
             member.child.wait(0)
             try:

@@ -22,12 +22,12 @@ class ClusterSpec:
     """What to run.
 
     `listen` of the control plane may end in ":0" for a free port, which restarts then
-    keep; None leaves it to the configuration; `http` is the same for HTTP. `metrics` is where the
-    control plane serves metrics (its workers on ports that follow), empty for nowhere; unless
-    `metrics_exact`, the next free port does as well. `controlplane`,
-    `worker` and `decode` override configuration keys, `env` adds variables. `supervise` restarts
-    what dies. `workers` are encoder workers; `decode_threads` above 0 adds a decode worker for
-    the models that generate.
+    keep; None leaves it to the configuration; `http` and `page` are the same for HTTP and the
+    status page, where "" is nowhere. `metrics` is where the control plane serves metrics (its
+    workers on ports that follow), empty for nowhere; unless `metrics_exact`, the next free port
+    does as well. `controlplane`, `worker` and `decode` override configuration keys, `env` adds
+    variables. `supervise` restarts what dies. `workers` are encoder workers; `decode_threads`
+    above 0 adds a decode worker for the models that generate.
     """
 
     workers: int
@@ -37,6 +37,7 @@ class ClusterSpec:
     http: str | None = None
     metrics: str | None = None
     metrics_exact: bool = False
+    page: str | None = None
     policy: str | None = None
     repository: Path | None = None
     models: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ class Child:
             self._address_file,
             http_file(self._address_file),
             metrics_file(self._address_file),
+            page_file(self._address_file),
         ):
             path.unlink(missing_ok=True)
         reading, self._lifeline = os.pipe()
@@ -102,6 +103,11 @@ class Child:
         """Where it serves metrics; empty when it does not. Known once `address` is."""
         return _told(metrics_file(self._address_file))
 
+    @property
+    def page_url(self) -> str:
+        """Of its status page, without a path; empty when it has none. Known once `address` is."""
+        return _told(page_file(self._address_file))
+
     def signal(self, number: int) -> None:
         """Sends a signal; nothing when it has ended."""
         if self.alive:
@@ -149,6 +155,11 @@ def http_file(address_file: Path) -> Path:
 def metrics_file(address_file: Path) -> Path:
     """The file beside `address_file` that holds a process's metrics address."""
     return address_file.with_suffix(".metrics")
+
+
+def page_file(address_file: Path) -> Path:
+    """The file beside `address_file` that holds the URL of a process's status page."""
+    return address_file.with_suffix(".page")
 
 
 def _told(file: Path) -> str:

@@ -124,20 +124,27 @@ def serve(
     ready: Callable[[str], None],
     http_ready: Callable[[str], None] | None = None,
     metrics_ready: Callable[[str], None] | None = None,
+    page_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Runs "controlplane" or "worker" until a signal ends it.
 
-    `ready` is called once with the address that was bound, before it `http_ready` and
-    `metrics_ready` with those of HTTP and of metrics where they are served. Raises ConfigError
-    (also for more threads than there are granted cores), and SystemExit(1) when the service
-    cannot start.
+    `ready` is called once with the address that was bound, before it `http_ready`,
+    `metrics_ready` and `page_ready` with those of HTTP, metrics and the status page where they are
+    served. Raises ConfigError (also for more threads than there are granted cores), and
+    SystemExit(1) when the service cannot start.
     """
     if service == "controlplane":
         from controlplane.__main__ import main as run_controlplane
         from controlplane.config import ControlPlaneConfig
 
         chosen = load_config(ControlPlaneConfig, service, config, env, overrides)
-        run_controlplane(chosen, ready=ready, http_ready=http_ready, metrics_ready=metrics_ready)
+        run_controlplane(
+            chosen,
+            ready=ready,
+            http_ready=http_ready,
+            metrics_ready=metrics_ready,
+            page_ready=page_ready,
+        )
     else:
         from worker.__main__ import main as run_worker
 

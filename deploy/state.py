@@ -49,7 +49,8 @@ class RollRecord:
 class ClusterRecord:
     """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
 
-    `http` and `metrics` are where the control plane serves these, empty for nowhere.
+    `http` and `metrics` are where the control plane serves these, `page` is the URL of its status
+    page; all empty for nowhere.
     """
 
     launcher_pid: int
@@ -63,6 +64,7 @@ class ClusterRecord:
     http: str = ""
     roll: RollRecord = field(default_factory=RollRecord)
     metrics: str = ""
+    page: str = ""
 
     def metrics_addresses(self) -> dict[str, str]:
         """Where each process serves metrics, by its name; those that do not are left out."""

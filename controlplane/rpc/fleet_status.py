@@ -20,6 +20,14 @@ from controlplane.rpc.wire import (
     write_hello,
     write_load,
 )
+from controlplane.views import (
+    ServedLane,
+    held_by,
+    in_flight,
+    model_state,
+    routing_note,
+    served_lanes,
+)
 from protos.orchid.v1 import fleet_pb2
 
 
@@ -74,16 +82,11 @@ def status_response(
 def _worker(
     dispatcher: Dispatcher, generations: Generations, session: WorkerSession, now_ns: int
 ) -> fleet_pb2.WorkerStatus:
-    lane = generations.lanes.lane(session.number)
-    if lane is not None:
-        held = len(lane.guests)
-    else:
-        held = sum(len(flight.requests) for flight in dispatcher.flights(session))
     return fleet_pb2.WorkerStatus(
         hello=write_hello(session.identity),
         load=write_load(session.load),
         state=session.state.value,
-        in_flight_items=held,
+        in_flight_items=held_by(dispatcher, generations, session),
         since_report_ms=(now_ns - session.heard_ns) / 1e6,
     )
 
@@ -94,43 +97,30 @@ def _generator(
     return fleet_pb2.GeneratorStatus(
         model=model.name,
         manifest_digest=model.manifest_digest,
-        state=_state(registry, model.name),
+        state=model_state(registry, model.name),
         open=generations.open_of(model.name),
-        lanes=_lanes(registry, generations, model),
+        lanes=[_lane(each) for each in served_lanes(registry, generations.lanes, model)],
         outcomes=generations.outcomes(model.name),
         redispatched=generations.redispatched(model.name),
     )
 
 
-def _lanes(
-    registry: Registry, generations: Generations, model: ModelInfo
-) -> list[fleet_pb2.LaneStatus]:
-    """The variants that decode workers have ready."""
-    settings, membership = model.generation, registry.membership(model.name)
-    assert settings is not None
-    found = []
-    for lane in generations.lanes.all():
-        session = lane.session
-        ready = membership.workers.get(session.number, ()) if membership is not None else ()
-        for name in sorted(ready):
-            variant = session.models[model.name].variant(name)
-            if variant.decode is None:
-                continue
-            route = lane.route(model.name, settings.context, variant)
-            found.append(
-                fleet_pb2.LaneStatus(
-                    worker_id=session.identity.id,
-                    variant=name,
-                    quality=measured_quality(variant),
-                    open=lane.open(model.name),
-                    most_tokens=route.most_tokens,
-                    correction=route.correction,
-                    answered=lane.answered[model.name, name],
-                    profile=write_decode_profile(variant.decode),
-                    load=write_decode_load(route.load),
-                )
-            )
-    return found
+def _lane(served: ServedLane) -> fleet_pb2.LaneStatus:
+    lane, variant, route = served
+    profile = variant.decode
+    assert profile is not None
+    model = route.load.model
+    return fleet_pb2.LaneStatus(
+        worker_id=lane.session.identity.id,
+        variant=variant.name,
+        quality=measured_quality(variant),
+        open=lane.open(model),
+        most_tokens=route.most_tokens,
+        correction=route.correction,
+        answered=lane.answered[model, variant.name],
+        profile=write_decode_profile(profile),
+        load=write_decode_load(route.load),
+    )
 
 
 def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.PoolStatus:
@@ -141,21 +131,16 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
     return fleet_pb2.PoolStatus(
         model=pool.model,
         manifest_digest=info.manifest_digest,
-        state=_state(registry, pool.model),
+        state=model_state(registry, pool.model),
         workers=pool.live,
         queued=pool.queued,
-        in_flight=sum(
-            len(flight.requests)
-            for session in registry.workers()
-            for flight in dispatcher.flights(session)
-            if flight.pool is pool
-        ),
+        in_flight=in_flight(registry, dispatcher, pool),
         predicted_work_ms=pool.own_work_ns() / 1e6,
         variants=[
             fleet_pb2.VariantStatus(
                 name=candidate.name,
                 routable=candidate.name not in pool.table.dominated,
-                note=_note(pool, candidate.name),
+                note=routing_note(pool, candidate.name),
                 quality=candidate.quality if info.has_evidence(candidate.name) else None,
                 predicted_p50_us=candidate.profile.p50_ns / 1e3,
                 correction=pool.foresight.corrections.factors[number],
@@ -173,20 +158,3 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
         ],
         door_margin=pool.door.factor,
     )
-
-
-def _note(pool: Pool, name: str) -> str:
-    stronger = pool.table.dominated.get(name)
-    return "" if stronger is None else f"dominated by {stronger}"
-
-
-def _state(registry: Registry, model: str) -> str:
-    """The model's readiness, and why a worker that has it takes no part."""
-    membership = registry.membership(model)
-    state = "without workers" if membership is None else membership.model.state.value
-    apart = [
-        f"{session.identity.id} kept apart: {session.apart[model]}"
-        for session in registry.workers()
-        if model in session.apart
-    ]
-    return "; ".join([state, *apart])

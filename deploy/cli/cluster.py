@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from deploy.cluster import ClusterSpec
     from deploy.fleet import FleetStatus
+    from deploy.status_page import PagePlan
 
 
 def up(
@@ -78,6 +79,13 @@ def up(
     otlp: Annotated[
         str | None,
         typer.Option(help="A collector to send spans to as well, host:port or https://host:port."),
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the status page is served, host:port, or off. Default: its configuration, "
+            "else 127.0.0.1:8901 or any free port."
+        ),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when ready; `orchid down` stops it.")
@@ -142,8 +150,11 @@ def up(
         )
     try:
         metrics, exact = _metrics(metrics_listen, no_metrics, config)
+        plan_of_page = _page_plan(page, config)
     except ConfigError as error:
         fail(str(error))
+    if plan_of_page.why:
+        warn(plan_of_page.why)
     plain = {"insecure": True} if insecure else {}
     spec = ClusterSpec(
         workers=budget.encoders,
@@ -157,6 +168,7 @@ def up(
         http=http,
         metrics=metrics,
         metrics_exact=exact,
+        page=plan_of_page.listen,
         policy=policy,
         repository=repository,
         supervise=True,
@@ -196,6 +208,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
             served = _served(cluster.address, cluster.http_address)
             console.print(f"serving on {served}; Ctrl-C stops it")
             _print_metrics(console, cluster.metrics_addresses())
+            _print_page(console, cluster.page_url)
 
         cluster = LocalCluster(spec)
         run_until_signalled(cluster, ready_timeout_s=timeout, on_progress=show, on_ready=ready)
@@ -208,6 +221,7 @@ def _up_detached(
     from rich.console import Console
 
     from deploy.launch import start_detached
+    from deploy.status_page import OFF
 
     options = {
         "--workers": spec.workers,
@@ -219,6 +233,7 @@ def _up_detached(
         "--listen": spec.listen,
         "--http": spec.http,
         "--metrics-listen": spec.metrics if spec.metrics_exact else None,
+        "--page": spec.page or OFF,
         "--policy": spec.policy,
         **more,
     }
@@ -243,6 +258,7 @@ def _up_detached(
     served = _served(record.address, record.http)
     console.print(f"serving on {served}; `{stop}` stops it")
     _print_metrics(console, record.metrics_addresses())
+    _print_page(console, record.page)
     if record.message:
         fail(record.message, "the other models serve; repair these, then `orchid models load`")
 
@@ -274,6 +290,20 @@ def _print_metrics(console: Console, addresses: Mapping[str, str]) -> None:
     if addresses:
         told = ", ".join(f"{name} http://{address}/metrics" for name, address in addresses.items())
         console.print(f"metrics: {told}", highlight=False)
+
+
+def _page_plan(asked: str | None, config: Path | None) -> PagePlan:
+    from controlplane.config import ControlPlaneConfig
+    from deploy.config import load_config
+    from deploy.status_page import page_plan
+
+    configured = load_config(ControlPlaneConfig, "controlplane", config, os.environ, {})
+    return page_plan(asked, configured.status_listen)
+
+
+def _print_page(console: Console, page: str) -> None:
+    if page:
+        console.print(f"status page: {page}/", highlight=False)
 
 
 def down(state: StateOption = DEFAULT_STATE) -> None:
@@ -327,8 +357,10 @@ def status(
 
     target = chosen_address(address, state)
     record = StateDirectory(state).read()
-    # Another control plane's metrics are not known here.
-    local = record.metrics_addresses() if record and record.address == target else {}
+    # Another control plane's other addresses are not known here.
+    own = record if record is not None and record.address == target else None
+    local = own.metrics_addresses() if own is not None else {}
+    page = own.page if own is not None else ""
     try:
         found = fetch_status(target)
     except FleetError as error:
@@ -337,11 +369,12 @@ def status(
         import json as encoder
         from dataclasses import asdict
 
-        typer.echo(encoder.dumps(asdict(found) | {"metrics": local}, indent=1))
+        typer.echo(encoder.dumps(asdict(found) | {"metrics": local, "page": page}, indent=1))
     else:
         console = Console()
         _print_status(console, found)
         _print_metrics(console, local)
+        _print_page(console, page)
 
 
 def _print_status(console: Console, status: FleetStatus) -> None:

@@ -20,6 +20,9 @@ def controlplane(
     metrics_listen: Annotated[
         str | None, typer.Option(help="host:port to serve metrics on. Default: nowhere.")
     ] = None,
+    status_listen: Annotated[
+        str | None, typer.Option(help="host:port to serve the status page on. Default: nowhere.")
+    ] = None,
     policy: Annotated[
         str | None, typer.Option(help="price, or one to compare with; see docs/operations.md.")
     ] = None,
@@ -34,6 +37,7 @@ def controlplane(
         "listen": listen,
         "http_listen": http_listen,
         "metrics_listen": metrics_listen,
+        "status_listen": status_listen,
         "policy": policy,
         "insecure": insecure or None,
     }
@@ -85,6 +89,9 @@ def _serve(service: str, config: Path | None, options: dict[str, Any]) -> None:
             http_ready=lambda address: typer.echo(f"{service} serves HTTP on {address}", err=True),
             metrics_ready=lambda address: typer.echo(
                 f"{service} serves metrics on {address}", err=True
+            ),
+            page_ready=lambda url: typer.echo(
+                f"{service} serves the status page on {url}/", err=True
             ),
         )
     except ConfigError as error:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -36,12 +37,17 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
     try:
         record = StateDirectory(tmp_path / ".orchid").read()
         assert record is not None and record.phase == "ready"
+        assert f"status page: {record.page}/" in up.stdout
+        with urllib.request.urlopen(f"{record.page}/healthz", timeout=30) as alive:
+            assert alive.read() == b"ok\n"
 
         status = orchid("status", "--json", cwd=tmp_path)
         document = json.loads(status.stdout)
+        assert document["page"] == record.page
         assert [worker["state"] for worker in document["workers"]] == ["ready"]
         assert {pool["model"] for pool in document["pools"]} == {"tiny", "paced", "heavy"}
-        assert "worker-0" in orchid("status", cwd=tmp_path).stdout
+        shown = orchid("status", cwd=tmp_path).stdout
+        assert "worker-0" in shown and f"{record.page}/" in shown
 
         asked = orchid("infer", "tiny", "a superb film", "an awful mess", cwd=tmp_path)
         assert asked.returncode == 0, asked.stderr

@@ -63,21 +63,46 @@ async def test_http_is_served_where_it_is_asked_for() -> None:
         await running
 
 
+async def test_the_status_page_is_served_where_it_is_asked_for() -> None:
+    addresses: list[str] = []
+    ready = asyncio.Event()
+    stop = asyncio.Event()
+    config = ControlPlaneConfig(listen="127.0.0.1:0", status_listen="127.0.0.1:0")
+    running = asyncio.create_task(
+        run(config, ready=lambda _: ready.set(), page_ready=addresses.append, stop=stop)
+    )
+    async with asyncio.timeout(30), httpx2.AsyncClient() as client:
+        await ready.wait()
+        url = addresses[0]
+        shown = (await client.get(f"{url}/status.json")).json()
+        assert shown["house"]["policy"] == "price" and shown["workers"] == []
+        async with client.stream("GET", f"{url}/events") as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "event: snapshot"
+            # Whoever reads on does not hold up the end.
+            stop.set()
+            async for _ in lines:
+                pass
+        await running
+
+
 _WITHOUT_EXTRA = """
 import sys
 sys.modules["starlette"] = None
 from controlplane.__main__ import main
 from controlplane.config import ControlPlaneConfig
-main(ControlPlaneConfig(listen="127.0.0.1:0", http_listen="127.0.0.1:0"))
+main(ControlPlaneConfig(listen="127.0.0.1:0", KEY="127.0.0.1:0"))
 """
 
 
-def test_http_without_its_packages_is_said_so() -> None:
+@pytest.mark.parametrize("key", ["http_listen", "status_listen"])
+def test_http_without_its_packages_is_said_so(key: str) -> None:
+    program = _WITHOUT_EXTRA.replace("KEY", key)
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_EXTRA], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    assert "pip install 'orchid[http]'" in done.stderr
+    assert f"{key} is set" in done.stderr and "pip install 'orchid[http]'" in done.stderr
 
 
 def test_without_http_its_packages_are_not_loaded() -> None:

@@ -1,0 +1,53 @@
+// How figures and words are written.
+
+export const MOODS = {
+  ready: "good", answered: "good", live: "good",
+  connecting: "warn", loading: "warn", warming: "warn", suspect: "warn", draining: "warn", drained: "warn",
+  unloading: "warn", refused: "warn", cancelled: "warn",
+};
+export const OTHERS = [
+  { name: "refused", kind: "refused", outcomes: ["refused"] },
+  { name: "too late", kind: "late", outcomes: ["too-late"] },
+  { name: "failed", kind: "failed", outcomes: ["unavailable", "worker-fault", "failed"] },
+];
+export const REASONS = {
+  "queue-full": "the queue is full",
+  "predicted-work-bound": "the queue holds as much predicted work as it may",
+  "deadline-behind-work-ahead": "the work ahead leaves no time before the deadline",
+  "deadline-below-service-time": "the deadline is shorter than the fastest variant needs",
+  "expired": "the deadline had passed on arrival",
+  "no-worker": "no worker had the model",
+  "shed-unlikely-on-time": "dropped: unlikely to be on time",
+  "deadline-passed-queued": "the deadline passed in the queue",
+  "deadline-passed-running": "the deadline passed in a run",
+  "deadline-too-short": "the deadline is shorter than the prompt takes",
+  "not-in-target-now": "the first token would miss its target now",
+  "bound": "as many generations are open as may",
+  "worker": "the worker had no place",
+  "unavailable": "nothing could serve it",
+  "worker-fault": "the worker failed",
+  "too-late": "the deadline passed",
+  "unsatisfiable": "no variant may answer it",
+  "failed": "failed",
+};
+
+export const count = (value) => Math.round(value).toLocaleString("en");
+export const rate = (value) => (value < 10 ? value.toFixed(1) : count(value));
+export const share = (value) => (value === null ? "–" : `${(100 * value).toFixed(value < 0.9995 ? 1 : 0)} %`);
+
+export function time(ms) {
+  if (ms === null) return "–";
+  if (Math.abs(ms) >= 120000) return `${(ms / 60000).toFixed(1)} min`;
+  if (Math.abs(ms) >= 10000) return `${(ms / 1000).toFixed(1)} s`;
+  return Math.abs(ms) < 10 ? `${ms.toFixed(1)} ms` : `${count(ms)} ms`;
+}
+
+export function span(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+export const mebibytes = (bytes) => `${count(bytes / 1048576)} MiB`;
+export const mood = (state) => MOODS[state.split(";")[0]] ?? "bad";
+export const timely = (value) => (value === null ? "" : value >= 0.95 ? "good" : value >= 0.8 ? "warn" : "bad");
