@@ -16,12 +16,6 @@ from bench.fuzz import mutate, seeds
 from bench.fuzz.house import House, house
 from controlplane.errors import ControlPlaneError
 from controlplane.generation.checks import check_ask
-from controlplane.http.calls import Call, Settings
-from controlplane.http.embeddings import Embeddings
-from controlplane.http.fields import ChatBody, CompletionBody, EmbeddingsBody, Reader
-from controlplane.http.problems import INTERNAL as INTERNAL_PROBLEM
-from controlplane.http.problems import problem_of
-from controlplane.http.prompts import chat_ask, completion_asks
 from controlplane.rpc import native, oip_request
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.generate import read_ask
@@ -65,9 +59,7 @@ def targets() -> tuple[Target, ...]:
         Target("oip", seeds.oip(), wire, lambda d: _oip(here, d), callers),
         Target("native", seeds.native(), wire, lambda d: _native(here, d), callers),
         Target("generate", seeds.generate(), wire, lambda d: _generate(here, d), callers),
-        Target("http-chat", seeds.chats(), text, _Http(here).chat, callers),
-        Target("http-completion", seeds.completions(), text, _Http(here).completion, callers),
-        Target("http-embedding", seeds.embeddings(), text, _Http(here).embedding, callers),
+        *_http(),
         Target("worker-result", seeds.results(), wire, _results, callers),
         Target("worker-report", seeds.reports(), wire, _report, callers),
         Target("worker-event", seeds.events(), wire, _event, callers),
@@ -79,6 +71,21 @@ def targets() -> tuple[Target, ...]:
     )
 
 
+def _http() -> tuple[Target, ...]:
+    """The bodies of the HTTP door, where its packages are."""
+    try:
+        from bench.fuzz import http_bodies
+    except ModuleNotFoundError:
+        return ()
+    callers = (ControlPlaneError,)
+    bodies = http_bodies.Bodies(house())
+    return (
+        Target("http-chat", seeds.chats(), mutate.document, bodies.chat, callers),
+        Target("http-completion", seeds.completions(), mutate.document, bodies.completion, callers),
+        Target("http-embedding", seeds.embeddings(), mutate.document, bodies.embedding, callers),
+    )
+
+
 def _decoded(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
@@ -87,15 +94,15 @@ def _decoded(kind: Any, data: bytes) -> Any:
 
 
 def _told(error: ControlPlaneError) -> None:
-    """An error must have a status and a problem that say it; raises AssertionError otherwise."""
-    if status_of(error) is INTERNAL or problem_of(error) is INTERNAL_PROBLEM:
+    """An error must have a status that says it; raises AssertionError otherwise."""
+    if status_of(error) is INTERNAL:
         raise AssertionError(f"{type(error).__name__} is answered as INTERNAL") from error
 
 
 def _asked(here: House, read: Callable[[], Ask]) -> None:
     try:
         ask = read()
-        here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, "")
+        here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, None)
     except ControlPlaneError as error:
         _told(error)
         raise
@@ -119,51 +126,6 @@ def _native(here: House, data: bytes) -> None:
 def _generate(here: House, data: bytes) -> None:
     message = _decoded(inference_pb2.GenerateRequest, data)
     check_ask(read_ask(message), here.catalogue.view("writer").info)
-
-
-class _Http:
-    """Bodies, with a deadline header taken from their end."""
-
-    def __init__(self, here: House) -> None:
-        self._here = here
-        self._settings = Settings(
-            max_body=1 << 26,
-            body_timeout_s=1.0,
-            now_ns=lambda: _NOW,
-            wall_s=lambda: _NOW,
-            new_id=lambda: "id",
-        )
-        self._chat, self._completion = Reader(ChatBody), Reader(CompletionBody)
-        self._embedding = Reader(EmbeddingsBody)
-        self._embeddings = Embeddings(here.config, here.intake, here.catalogue)
-
-    def chat(self, data: bytes) -> None:
-        """POST /v1/chat/completions."""
-        body = self._chat.read(data)
-        check_ask(chat_ask(self._call(data), body, self._here.config), self._writer())
-
-    def completion(self, data: bytes) -> None:
-        """POST /v1/completions."""
-        body = self._completion.read(data)
-        for ask in completion_asks(self._call(data), body, self._here.config):
-            check_ask(ask, self._writer())
-
-    def embedding(self, data: bytes) -> None:
-        """POST /v1/embeddings."""
-        body = self._embedding.read(data)
-        view = self._here.catalogue.view("vectors")
-        _asked(self._here, lambda: self._embeddings.ask(self._call(data), body, view))
-
-    def _writer(self) -> Any:
-        return self._here.catalogue.view("writer").info
-
-    def _call(self, data: bytes) -> Call:
-        headers = [(b"x-orchid-deadline-ms", data[-4:])] if len(data) % 3 == 0 else []
-
-        async def receive() -> Any:
-            raise NotImplementedError
-
-        return Call({"type": "http", "headers": headers}, receive, self._settings)
 
 
 def _results(data: bytes) -> None:

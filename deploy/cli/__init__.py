@@ -20,6 +20,7 @@ from deploy.cli.processes import controlplane, worker
 from deploy.cli.profile import profile
 from deploy.cli.ready import ready
 from deploy.cli.sim import sim
+from deploy.cli.token import token
 from deploy.cli.trace import trace
 
 app = typer.Typer(
@@ -63,6 +64,7 @@ app.command("profile")(profile)
 app.command("plan")(plan)
 app.command("controlplane")(controlplane)
 app.command("worker")(worker)
+app.command("token")(token)
 app.command("demo")(demo)
 app.command("sim")(sim)
 app.add_typer(bench_app, name="bench")
