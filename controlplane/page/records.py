@@ -190,8 +190,8 @@ class Phase:
 class SlowRequest:
     """A request that ended `ago_s` seconds before the snapshot, and where its time went.
 
-    `kind` is "request" or "generation", `deadline_ms` the time it had, `trace_id` empty unless
-    it was traced.
+    `kind` is "request" or "generation", `deadline_ms` the time it had (0: not known), `trace_id`
+    empty unless it was traced.
     """
 
     kind: str

@@ -37,29 +37,46 @@ def _row(timeline: RequestTimeline, now_ns: int) -> SlowRequest:
         outcome=timeline.outcome,
         ago_s=round((now_ns - timeline.ended_ns) / 1e9, 3),
         total_ms=round(timeline.total_ns / 1e6, 3),
-        deadline_ms=round((timeline.deadline_ns - timeline.arrived_ns) / 1e6, 3),
+        deadline_ms=round(max(0, timeline.deadline_ns - timeline.arrived_ns) / 1e6, 3),
         trace_id=timeline.trace_id,
         phases=tuple(_phases(timeline)),
     )
 
 
 def _phases(timeline: RequestTimeline) -> Iterable[Phase]:
-    """Its phases, the last dispatch divided by what the run on the worker took.
-
-    The run ends where the dispatch does, but for the way back, which is short.
-    """
-    run_ns = int(float(timeline.attributes.get("orchid.execute_ms", 0.0)) * 1e6)
+    """Its phases, the last dispatch divided as far as its worker has told of it."""
     last = max((k for k, p in enumerate(timeline.phases) if p.name == DISPATCH), default=-1)
     for number, phase in enumerate(timeline.phases):
-        begun, ended = phase.begun_ns, phase.ended_ns
-        start_ns = begun - timeline.arrived_ns
-        if number == last and 0 < run_ns <= ended - begun:
-            before = ended - begun - run_ns
-            yield _phase(phase.name, start_ns, before)
-            yield _phase("orchid.run", start_ns + before, run_ns)
-        else:
-            yield _phase(phase.name, start_ns, ended - begun)
+        marks = [(phase.name, phase.begun_ns)]
+        if number == last:
+            marks += _marks(timeline, phase.begun_ns, phase.ended_ns)
+        ends = [begun for _, begun in marks[1:]] + [phase.ended_ns]
+        for (name, begun_ns), ended_ns in zip(marks, ends, strict=True):
+            yield Phase(
+                name.removeprefix("orchid."),
+                round((begun_ns - timeline.arrived_ns) / 1e6, 3),
+                round((ended_ns - begun_ns) / 1e6, 3),
+            )
 
 
-def _phase(name: str, start_ns: int, ns: int) -> Phase:
-    return Phase(name.removeprefix("orchid."), round(start_ns / 1e6, 3), round(ns / 1e6, 3))
+def _marks(timeline: RequestTimeline, begun_ns: int, ended_ns: int) -> list[tuple[str, int]]:
+    """What began when within the last dispatch, as far as that is known.
+
+    A run ends where its dispatch does, but for the way back, which is short. A generation is
+    read from its place on the worker until its first token, then written.
+    """
+
+    def told_ns(name: str) -> int:
+        return int(float(timeline.attributes.get(name, 0.0)) * 1e6)
+
+    if timeline.kind == GENERATION:
+        first_ns = told_ns("orchid.first_token_ms")
+        if not first_ns:
+            return []
+        placed_ns = begun_ns + told_ns("orchid.queue_ms")
+        found = [("prefill", placed_ns), ("decode", timeline.arrived_ns + first_ns)]
+    else:
+        run_ns = told_ns("orchid.execute_ms")
+        found = [("run", ended_ns - run_ns)] if run_ns else []
+    times = [begun_ns, *(begun for _, begun in found), ended_ns]
+    return found if times == sorted(times) else []

@@ -166,6 +166,7 @@ def request_attributes(request: Request, answer: Answer | None) -> dict[str, Att
             "orchid.manifest_digest": provenance.manifest_digest,
             "orchid.worker_id": provenance.worker_id,
             "orchid.input_tokens": outcome.input_tokens,
+            "orchid.execute_ms": outcome.execute_ns / 1e6,
             "orchid.slack_at_answer_ms": outcome.slack_at_answer_ns / 1e6,
             "orchid.charged_cpu_ms": outcome.charged_cpu_ns / 1e6,
         }

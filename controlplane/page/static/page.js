@@ -252,7 +252,7 @@ function showSlow({ slow }) {
       `${span(request.ago_s)} ago`,
       [badge(request.outcome, mood(request.outcome))],
       time(request.total_ms),
-      time(request.deadline_ms),
+      request.deadline_ms ? time(request.deadline_ms) : "–",
       [waterfall(request, told), phases],
     ];
   });

@@ -58,3 +58,20 @@ def test_refusals_old_ones_and_too_many_are_left_out() -> None:
     rows = slow_rows(many, 2000 * MS)
     assert [row.model for row in rows] == [f"m{k}" for k in range(MOST_SHOWN)]
     assert {row.kind for row in rows} == {"generation"}
+
+
+def test_a_generation_is_read_then_written() -> None:
+    told = {"orchid.queue_ms": 5.0, "orchid.first_token_ms": 70.0}
+    (row,) = slow_rows([timeline(kind=GENERATION, attributes=told)], 2000 * MS)
+    assert [(phase.name, phase.start_ms, phase.ms) for phase in row.phases] == [
+        ("preprocess", 0.0, 1.0),
+        ("queue", 1.0, 39.0),
+        ("dispatch", 40.0, 5.0),
+        ("prefill", 45.0, 25.0),
+        ("decode", 70.0, 30.0),
+    ]
+
+
+def test_a_deadline_that_is_not_known_is_none() -> None:
+    (row,) = slow_rows([timeline(deadline_ns=0, phases=())], 2000 * MS)
+    assert (row.deadline_ms, row.phases) == (0.0, ())
