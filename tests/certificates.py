@@ -12,6 +12,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _DAY = datetime.timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -31,6 +42,10 @@ class Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + 365 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.path = folder / f"{name}.crt"
@@ -58,6 +73,8 @@ class Authority:
             .not_valid_before(now + days[0] * _DAY)
             .not_valid_after(now + days[1] * _DAY)
         )
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         if names:
             alternatives = x509.SubjectAlternativeName([_general(name) for name in names])
             builder = builder.add_extension(alternatives, critical=False)

@@ -189,6 +189,18 @@ async def test_a_chat_is_rendered_and_token_ids_are_taken_as_they_are() -> None:
             "the prompt has 70 tokens and needs at least 1 more for an answer; the context of "
             "model 'writer' is 64 tokens: shorten the prompt by 7",
         ),
+        (
+            ask(limits=limits(max_tokens=100_000)),
+            CODE.INVALID_ARGUMENT,
+            "max_tokens is 100000; the context of model 'writer' is 64 tokens, the prompt's among "
+            "them: max_tokens may be up to 63",
+        ),
+        (
+            ask("time " * 2000),
+            CODE.INVALID_ARGUMENT,
+            "the prompt has 10000 characters; the context of model 'writer' is 64 tokens, which "
+            "are at most 8192",
+        ),
         (ask(first_token_target_ms=1), CODE.FAILED_PRECONDITION, "takes at least 1.4 ms"),
     ],
 )

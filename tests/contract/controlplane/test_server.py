@@ -38,6 +38,38 @@ async def test_a_message_over_the_limit_is_refused_at_the_edge() -> None:
         assert (await stub(door).ModelInfer(text_request("good"))).model_name == MODEL
 
 
+async def test_headers_over_the_limit_are_refused_at_the_edge() -> None:
+    config = ControlPlaneConfig(listen="127.0.0.1:0", max_metadata_bytes=4096)
+    async with front_door(config=config) as door:
+        large = (("x-large", "v" * 8192),)
+        error = await refusal(stub(door).ModelInfer(text_request("good"), metadata=large))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await stub(door).ModelInfer(text_request("good"))).model_name == MODEL
+
+
+async def test_calls_beyond_the_limit_of_a_connection_wait_in_their_client() -> None:
+    config = ControlPlaneConfig(listen="127.0.0.1:0", max_concurrent_streams=1)
+    async with front_door(config=config) as door:
+        stream: Any = stub(door).ModelStreamInfer()
+        await stream.write(text_request("good"))
+        assert (await stream.read()).error_message == ""
+        error = await refusal(stub(door).ModelInfer(text_request("good"), timeout=0.2))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert len(door.queue.requests) == 1
+        await stream.done_writing()
+        assert await stream.code() is grpc.StatusCode.OK
+        assert (await stub(door).ModelInfer(text_request("good"))).model_name == MODEL
+
+
+async def test_a_text_that_cannot_fit_is_refused_unread() -> None:
+    async with front_door() as door:
+        error = await refusal(stub(door).ModelInfer(text_request("good " * 200_000)))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "has 1000000 characters, and one of 64 tokens has at most 8192" in (
+            error.details() or ""
+        )
+
+
 async def test_health_is_per_model() -> None:
     loading = text_model("other", state=ModelState.LOADING)
     async with front_door(models=[text_model(), loading]) as door:
