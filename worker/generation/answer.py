@@ -44,6 +44,11 @@ class Answer:
         self._max_tokens = max_tokens
         self._content = content
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is finished; asked again after a call, where `finished` is taken as known."""
+        return self.finished is not None
+
     def choose(self, logits: Row) -> tuple[int, Delta]:
         """The next token, and what it adds; sets `finished` when it is the last.
 

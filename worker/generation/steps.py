@@ -190,7 +190,7 @@ class Steps:
         # Held for one choice: a caller who ends meanwhile waits no longer.
         with self._lock:
             answer = generation.answers[sequence_id]
-            if generation.closed or answer.finished is not None:
+            if generation.closed or answer.ended:
                 return 0
             try:
                 token, piece = answer.choose(row)
@@ -199,7 +199,7 @@ class Steps:
                 return 0
             generation.started = True
             self._open.tell_piece(generation, answer, piece)
-            if answer.finished is not None:
+            if answer.ended:
                 over.append((sequence_id, generation))
             return token
 
