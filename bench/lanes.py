@@ -38,7 +38,7 @@ class LanesSettings:
     decoder: str
     vocabulary: int
     variant: str = ""
-    rounds: int = 3
+    rounds: int = 2
     seconds: float = 4.0
     warmup_s: float = 1.0
     encoder_in_flight: int = 1

@@ -18,7 +18,7 @@ def lanes(
     variant: Annotated[
         str, typer.Option(help="Variant that classifies; default: the most accurate.")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are over this many.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians are over this many.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.5, help="Length of each run.")] = 4.0,
     streams: Annotated[int, typer.Option(min=1, help="Generations in flight.")] = 4,
     decode_threads: Annotated[
