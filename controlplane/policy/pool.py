@@ -9,24 +9,21 @@ from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.door import DoorMargin
-from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.foresight import Foresight
-from controlplane.policy.ledgers import BusyWork, FreeTimes, QueuedWork
+from controlplane.policy.ledgers import BusyWork, FreeTimes
+from controlplane.policy.line import Line
 from controlplane.policy.policies import Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
 from controlplane.policy.selector import Reason, Situation
 
-# How far behind the head a worker looks for a request that its variants can answer.
-_SCAN = 64
-
 
 class Pool:
     """Queue, corrections and load of one model.
 
-    `queued` counts the waiting requests; `held` says that the head, when a busy worker would
+    `line` holds the waiting requests; `held` says that the head, when a busy worker would
     have taken it, was left to wait for company. `hands.Hands` keeps `live`, `idle`, `busy`
     and `free_times`.
     """
@@ -36,7 +33,6 @@ class Pool:
         self.table = table
         self.policy = policy
         self.foresight = Foresight(table)
-        self.queued = 0
         self.live = 0
         self.idle = 0
         self.busy = BusyWork()
@@ -46,23 +42,27 @@ class Pool:
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
         self._settings = settings
-        self._queue: EdfQueue[Entry] = EdfQueue(settings.bounds.max_items)
-        self._work = QueuedWork(len(table))
+        self.line = self._new_line()
         self.held = False
+
+    @property
+    def queued(self) -> int:
+        """Waiting requests."""
+        return self.line.count
 
     def head_deadline_ns(self) -> int | None:
         """Deadline of the head; None when nothing is queued."""
-        head = self._queue.head()
+        head = self.line.head()
         return None if head is None else head.request.deadline_ns
 
     @property
     def nominal_work_ns(self) -> int:
         """Uncorrected work queued here."""
-        return self._work.total
+        return self.line.work.total
 
     def own_work_ns(self) -> float:
         """Corrected work queued here, each request on its fastest eligible variant."""
-        return self._work.corrected(self.foresight.corrections.factors)
+        return self.line.work.corrected(self.foresight.corrections.factors)
 
     def queued_work_ns(self) -> float:
         """Corrected work queued here and in the pools that share workers."""
@@ -84,7 +84,7 @@ class Pool:
         `in_flight` and `cpu_percent` are as in `Arrival`. An admission may narrow
         `request.eligible`.
         """
-        nominal = self._nominal(request)
+        nominal = self.line.nominal(request)
         estimates = self.foresight.estimates(request.eligible, nominal)
         slack_ns = request.deadline_ns - now_ns
         self.demand.arrive(min([estimate.predicted_ns for estimate in estimates]), now_ns)
@@ -109,14 +109,14 @@ class Pool:
             best = request.eligible[0]
             if admission.variants != request.eligible:
                 request.eligible = admission.variants
-                nominal = self._nominal(request)
-            self._push(request, nominal, best)
+                nominal = self.line.nominal(request)
+            self.line.push(request, nominal, best)
         return admission
 
     def requeue(self, request: Request) -> bool:
         """Queue an admitted request again, in its old place; False when the queue is full."""
         best = self.table.eligible(request.klass, request.shapes)[0]
-        return self._push(request, self._nominal(request), best)
+        return self.line.push(request, self.line.nominal(request), best)
 
     def stirs(self, request: Request, opened: bool) -> bool:
         """Whether a request that was queued just now can change what its pool does next.
@@ -124,7 +124,7 @@ class Pool:
         `opened` says that busy workers would take more. When it is neither the head nor
         fills a run that is being held back, what held before it came still holds.
         """
-        head = self._queue.head()
+        head = self.line.head()
         if self.idle or head is None or head.request is request:
             return True
         return opened and not (self.held and self.queued < self._settings.max_batch)
@@ -132,10 +132,9 @@ class Pool:
     def withdraw(self, request_id: int, now_ns: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
         self.held = False
-        entry = self._queue.cancel(request_id)
+        entry = self.line.remove(request_id)
         if entry is None:
             return False
-        self._forget(entry)
         if entry.request.deadline_ns <= now_ns:
             self.door.settle(entry.request.tightness, on_time=False)
         return True
@@ -145,7 +144,7 @@ class Pool:
         self.held = bool(taker.start_ns) and self._held_back(trip_ns)
         if self.held:
             return None
-        for entry in self._runnable(taker.mask):
+        for entry in self.line.runnable(taker.mask):
             situation = self._situation(entry, taker, now_ns, trip_ns)
             estimates = self.foresight.estimates(
                 entry.request.eligible, entry.nominal_ns, taker.mask
@@ -155,7 +154,7 @@ class Pool:
             if poor and entry.mask & ~taker.mask and situation.slack_ns > 0:
                 # Another worker has variants that this one lacks; the request is theirs.
                 continue
-            self._remove(entry)
+            self.line.remove(entry.request.id)
             if decision.kind is DecisionKind.RUN:
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
             self.door.settle(entry.request.tightness, on_time=False)
@@ -165,12 +164,10 @@ class Pool:
     def retable(self, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
         """Take a new variant table; returns the queued requests that it cannot answer."""
         self.foresight = self.foresight.carried(table)
-        queued = sorted((e.request for e in self._queue.items()), key=lambda r: r.id)
+        queued = sorted((entry.request for entry in self.line.entries()), key=lambda r: r.id)
         names = [c.name for c in self.table.candidates]
         self.table = table
-        self._queue = EdfQueue(self._settings.bounds.max_items)
-        self._work = QueuedWork(len(table))
-        self.queued = 0
+        self.line = self._new_line()
         orphans: list[tuple[Request, ControlPlaneError]] = []
         for request in queued:
             before = {names[k] for k in request.eligible}
@@ -184,18 +181,7 @@ class Pool:
 
     def violations(self) -> list[str]:
         """Every way in which the counts disagree with what is queued; empty when sound."""
-        entries = list(self._queue.items())
-        per_variant = [0] * len(self.table)
-        for entry in entries:
-            per_variant[entry.fastest] += entry.fastest_ns
-        found = []
-        if self.queued != len(entries):
-            found.append(f"{self.model}: counts {self.queued} queued, holds {len(entries)}")
-        if self._work.per_variant != per_variant or self._work.total != sum(per_variant):
-            found.append(f"{self.model}: keeps {self._work.per_variant}, queued {per_variant}")
-        if self._queue.garbage > len(entries) + 65:
-            found.append(f"{self.model}: {self._queue.garbage} dead entries, {len(entries)} alive")
-        return found
+        return [f"{self.model}: {found}" for found in self.line.violations()]
 
     def reconsider(self, request: Request, before: set[str]) -> tuple[int, ...]:
         """Numbers that may answer a request in this table, given the names that could before.
@@ -206,9 +192,12 @@ class Pool:
         kept = tuple(k for k in eligible if self.table.candidates[k].name in before)
         return kept or eligible
 
+    def _new_line(self) -> Line:
+        return Line(self.table, self._settings.bounds.max_items, self.policy.by_deadline)
+
     def _held_back(self, trip_ns: float) -> bool:
         """Whether the head gains by waiting until a worker is free."""
-        head = self._queue.head()
+        head = self.line.head()
         if head is None:
             return True
         candidate = self.table.candidates[head.fastest]
@@ -257,7 +246,7 @@ class Pool:
         mates: list[Entry] = []
 
         def members() -> Iterator[batching.Member]:
-            for entry in self._next(2 * limit):
+            for entry in self.line.first(2 * limit):
                 if entry.mask >> number & 1:
                     mates.append(entry)
                     yield self._member(entry, candidate.tokenizer, now_ns, trip_ns)
@@ -282,7 +271,7 @@ class Pool:
         self, head: Entry, joined: list[Entry], decision: Decision, candidate: Candidate
     ) -> Choice:
         for entry in joined:
-            self._remove(entry)
+            self.line.remove(entry.request.id)
         members = [head, *joined]
         shapes = [entry.request.shapes[candidate.tokenizer] for entry in members]
         nominal = candidate.profile.predict(shapes[0], shapes[1:])
@@ -303,23 +292,6 @@ class Pool:
             deadline_ns=request.deadline_ns - request.arrived_ns,
             fastest_ns=entry.fastest_ns * self.foresight.corrections.factors[entry.fastest],
         )
-
-    def _next(self, limit: int) -> Iterator[Entry]:
-        head = self._queue.head()
-        if head is not None:
-            yield head
-            yield from self._queue.after_head(limit - 1)
-
-    def _runnable(self, mask: int) -> Iterator[Entry]:
-        """The queued requests, in order, that a worker with these variants can answer."""
-        head = self._queue.head()
-        if head is None:
-            return
-        if head.mask & mask:
-            yield head
-        for entry in self._queue.after_head(_SCAN):
-            if entry.mask & mask:
-                yield entry
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
         request = entry.request
@@ -346,8 +318,8 @@ class Pool:
     def _load(self, deadline_ns: int, now_ns: int) -> Load:
         queued = self.queued_work_ns()
         ahead = queued
-        if self.policy.by_deadline and self._work.total:
-            later = 1.0 - self._work.due_by(deadline_ns, now_ns) / self._work.total
+        if self.policy.by_deadline and self.line.work.total:
+            later = 1.0 - self.line.work.due_by(deadline_ns, now_ns) / self.line.work.total
             ahead -= self.own_work_ns() * later
         return Load(
             wait_ns=self.free_times.wait_ns(ahead, self.live, now_ns),
@@ -356,34 +328,6 @@ class Pool:
             workers=self.live,
             idle=self.idle,
         )
-
-    def _nominal(self, request: Request) -> list[int]:
-        candidates, shapes = self.table.candidates, request.shapes
-        chosen = [candidates[number] for number in request.eligible]
-        return [c.profile.predict(shapes[c.tokenizer]) for c in chosen]
-
-    def _push(self, request: Request, nominal: list[int], best: int) -> bool:
-        eligible = request.eligible
-        least = min(nominal)
-        fastest = eligible[nominal.index(least)]
-        mask = 0
-        for number in eligible:
-            mask |= 1 << number
-        key = request.deadline_ns if self.policy.by_deadline else request.arrived_ns
-        entry = Entry(request, nominal, fastest, least, mask, best)
-        if not self._queue.push(key, request.id, entry):
-            return False
-        self.queued += 1
-        self._work.add(request.deadline_ns, fastest, least)
-        return True
-
-    def _remove(self, entry: Entry) -> None:
-        self._queue.cancel(entry.request.id)
-        self._forget(entry)
-
-    def _forget(self, entry: Entry) -> None:
-        self.queued -= 1
-        self._work.remove(entry.request.deadline_ns, entry.fastest, entry.fastest_ns)
 
 
 def mask_of(table: VariantTable, ready: frozenset[str]) -> int:
