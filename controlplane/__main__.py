@@ -29,6 +29,7 @@ from controlplane.measures import Callers
 from controlplane.metrics.source import MetricsSource
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
+from controlplane.reload import Reloads
 from controlplane.rpc.fleet import FleetServicer
 from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
@@ -56,7 +57,11 @@ class ControlPlane:
     """One control plane, from its parts to the end of its last request."""
 
     def __init__(
-        self, config: ControlPlaneConfig, loop: asyncio.AbstractEventLoop, security: Security
+        self,
+        config: ControlPlaneConfig,
+        loop: asyncio.AbstractEventLoop,
+        security: Security,
+        read: Callable[[], ControlPlaneConfig] | None = None,
     ) -> None:
         now_ns = time.monotonic_ns
         self._config = config
@@ -87,12 +92,15 @@ class ControlPlane:
             telemetry=self._telemetry,
             callers=callers,
         )
+        self.reloads = Reloads(config, read, self._take)
+        self._take(config)
         status = StatusSource(
             controlplane_id=f"controlplane-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             version=own_version(),
             started_ns=now_ns(),
             preprocessor=self._preprocessor,
             process=psutil.Process(),
+            reloads=self.reloads,
         )
         self._fleet = FleetServicer(
             config,
@@ -136,6 +144,11 @@ class ControlPlane:
         self._page: PageDoor | None = None
         if config.status_listen:
             self._page = self._page_door(registry, status, loop)
+
+    def _take(self, config: ControlPlaneConfig) -> None:
+        """Put in force what may change while the process runs; see `reload.RELOADED`."""
+        self._dispatcher.set_tenants(config.tenants)
+        self._generations.quotas.set_tenancy(self._dispatcher.tenancy)
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
@@ -305,16 +318,19 @@ async def run(
     metrics_ready: Callable[[str], None] | None = None,
     page_ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
+    read: Callable[[], ControlPlaneConfig] | None = None,
 ) -> None:
     """Serve until `stop` is set, then finish what was accepted.
 
     `ready` is called once with the bound address, before it `http_ready`, `metrics_ready` and
-    `page_ready` with those of HTTP, metrics and the status page where they are served. Raises
-    OSError when an address of the configuration cannot be bound or a file of it cannot be used,
-    MissingExtra when HTTP is asked for without its packages.
+    `page_ready` with those of HTTP, metrics and the status page where they are served. SIGHUP
+    puts in force what `read` reads then. Raises OSError when an address of the configuration
+    cannot be bound or a file of it cannot be used, MissingExtra when HTTP is asked for without
+    its packages.
     """
     security = make_security(config, now_ns=time.monotonic_ns, wall_s=_wall_s)
-    control_plane = ControlPlane(config, asyncio.get_running_loop(), security)
+    loop = asyncio.get_running_loop()
+    control_plane = ControlPlane(config, loop, security, read)
     address, http_address = await control_plane.start()
     # What exists by now lives as long as the process; the collector need not look at it.
     gc.collect()
@@ -332,6 +348,8 @@ async def run(
         log.info("serving the status page on %s/", control_plane.page_url)
         if page_ready is not None:
             page_ready(control_plane.page_url)
+    if read is not None:
+        control_plane.reloads.on_signal(loop)
     if ready is not None:
         ready(address)
     try:
@@ -347,6 +365,7 @@ async def _run_until_signal(
     http_ready: Callable[[str], None] | None,
     metrics_ready: Callable[[str], None] | None,
     page_ready: Callable[[str], None] | None,
+    read: Callable[[], ControlPlaneConfig] | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -359,6 +378,7 @@ async def _run_until_signal(
         metrics_ready=metrics_ready,
         page_ready=page_ready,
         stop=stop,
+        read=read,
     )
 
 
@@ -369,8 +389,9 @@ def main(
     http_ready: Callable[[str], None] | None = None,
     metrics_ready: Callable[[str], None] | None = None,
     page_ready: Callable[[str], None] | None = None,
+    read: Callable[[], ControlPlaneConfig] | None = None,
 ) -> None:
-    """Run a control plane until SIGTERM or SIGINT.
+    """Run a control plane until SIGTERM or SIGINT; SIGHUP reads its configuration again.
 
     Exits with status 1 and one line of explanation when it cannot start.
     """
@@ -380,7 +401,9 @@ def main(
     )
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(_run_until_signal(config, ready, http_ready, metrics_ready, page_ready))
+            uvloop.run(
+                _run_until_signal(config, ready, http_ready, metrics_ready, page_ready, read)
+            )
         except (OSError, MissingExtra) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None

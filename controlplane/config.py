@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from controlplane.tenants import TenantsConfig
 from protos.audit import AuditConfig
 from protos.exposure import check_listener
 from protos.tls import TlsConfig
@@ -171,6 +172,7 @@ class ControlPlaneConfig:
     identities: str = ""
     audit: AuditConfig = field(default_factory=AuditConfig)
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
+    tenants: TenantsConfig = field(default_factory=TenantsConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     log_level: str = "INFO"
 

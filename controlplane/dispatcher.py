@@ -28,9 +28,11 @@ from controlplane.policy.policies import build
 from controlplane.policy.pool import Pool
 from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
+from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.pump import Pump
 from controlplane.registry import ModelInfo, Registry, WorkerSession
 from controlplane.telemetry.telemetry import Telemetry
+from controlplane.tenants import TenantsConfig
 from controlplane.work import (
     BatchDone,
     ItemDone,
@@ -89,6 +91,8 @@ class Dispatcher:
             settled=self._pump.soon,
         )
         self._last_id = 0
+        if config.tenants:
+            self.set_tenants(config.tenants)
         self._disagreements = Disagreements(config.classes)
 
     # --- callers --------------------------------------------------------------------
@@ -138,7 +142,20 @@ class Dispatcher:
         self._deadlines.close()
         self._pump.close()
 
+    def set_tenants(self, config: TenantsConfig) -> None:
+        """Hold these tenants to their terms from now on, with what they have had and wait for."""
+        tenancy, fresh = self._scheduler.tenancy, None
+        if config:
+            fresh = tenancy.carried(config) if tenancy is not None else Tenancy(config)
+        self._scheduler.set_tenancy(fresh)
+        self._pump.soon()
+
     # --- views ----------------------------------------------------------------------
+
+    @property
+    def tenancy(self) -> Tenancy | None:
+        """What tenants have reserved and used; None when there are none."""
+        return self._scheduler.tenancy
 
     @property
     def policy(self) -> str:
@@ -212,6 +229,7 @@ class Dispatcher:
             now,
             queue_ns=done.queue_ns,
             run_ns=done.run_ns,
+            cpu_ns=done.cpu_ns,
             whole=any(item.status is ItemStatus.OK for item in done.items),
         )
         if flight is None:
@@ -284,6 +302,10 @@ class Dispatcher:
     # --- dispatching ----------------------------------------------------------------
 
     def _admit(self, request: Request) -> None:
+        tenancy = self._scheduler.tenancy
+        if tenancy is not None:
+            tenancy.authorise(request.klass, request.model)
+            request.cell = tenancy.cell(request.klass, request.id)
         pool = self._scheduler.pools.get(request.model)
         if pool is None:
             # Raises NotFound when nobody has the model, rather than not yet.

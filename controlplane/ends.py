@@ -35,6 +35,7 @@ _WORDS: Mapping[type[BaseException], str] = {
     NotFound: "not-found",
     Unsatisfiable: "unsatisfiable",
     WorkerFault: "worker-fault",
+    Forbidden: "forbidden",
 }
 # How calls end that never were requests.
 _DOOR_WORDS: Mapping[type[BaseException], str] = {
@@ -48,6 +49,9 @@ _REFUSALS = {
     Refusal.QUEUE_FULL: "the queue is full",
     Refusal.WORK_BOUND: "the queue holds as much predicted work as it may",
     Refusal.BEHIND_WORK: "the work ahead leaves no time before the deadline",
+    Refusal.TENANT_QUEUE: "the tenant has as many requests queued as it may",
+    Refusal.TENANT_WORK: "the tenant has as much predicted work queued as it may",
+    Refusal.TENANT_RATE: "the tenant uses as much CPU time as it may",
 }
 
 

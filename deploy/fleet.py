@@ -9,6 +9,7 @@ import grpc
 
 from deploy.access import Access
 from deploy.channels import channel as channel_to
+from deploy.tenant_views import NO_RELOADS, ReloadView, TenantView, reload_view, tenant_views
 from protos.inference import oip_pb2, oip_pb2_grpc
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -155,6 +156,8 @@ class FleetStatus:
     resident_bytes: int
     gauges: Mapping[str, int]
     generators: tuple[GeneratorView, ...] = ()
+    tenants: tuple[TenantView, ...] = ()
+    reloads: ReloadView = NO_RELOADS
 
     def pool(self, model: str) -> PoolView:
         """The pool of a model; KeyError names those that exist."""
@@ -280,6 +283,8 @@ def _status(message: fleet_pb2.GetStatusResponse) -> FleetStatus:
         resident_bytes=message.resident_bytes,
         gauges=dict(message.gauges),
         generators=tuple(map(_generator, message.generators)),
+        tenants=tenant_views(message.tenants),
+        reloads=reload_view(message.reloads),
     )
 
 

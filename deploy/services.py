@@ -136,6 +136,13 @@ def serve(
     if service == "controlplane":
         from controlplane.__main__ import main as run_controlplane
         from controlplane.config import ControlPlaneConfig
+        from controlplane.reload import BadConfig
+
+        def read() -> ControlPlaneConfig:
+            try:
+                return load_config(ControlPlaneConfig, service, config, env, overrides)
+            except ConfigError as error:
+                raise BadConfig(str(error)) from None
 
         chosen = load_config(ControlPlaneConfig, service, config, env, overrides)
         run_controlplane(
@@ -144,6 +151,7 @@ def serve(
             http_ready=http_ready,
             metrics_ready=metrics_ready,
             page_ready=page_ready,
+            read=read,
         )
     else:
         from worker.__main__ import main as run_worker

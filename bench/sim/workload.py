@@ -6,12 +6,13 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.sim.arrivals import ArrivalProcess
+from controlplane.policy.records import RequestClass
 
 NS_PER_S = 1_000_000_000
 
@@ -24,7 +25,8 @@ class Workload:
     whichever variant it runs, and `tail` a uniform number that says whether that service is
     one of the long ones: so every policy, and the bound, meets the same services. `reply_ns`
     is what callers lose on the way from and to the control plane: an answer that leaves it
-    later than so long before the deadline is late (None: nothing is lost).
+    later than so long before the deadline is late (None: nothing is lost). `who` numbers the
+    `classes` in which requests are asked (None: nobody says anything).
     """
 
     arrived_ns: NDArray[np.int64]
@@ -33,13 +35,20 @@ class Workload:
     luck: NDArray[np.float64]
     tail: NDArray[np.float64]
     reply_ns: NDArray[np.int64] | None = None
+    classes: tuple[RequestClass, ...] = (RequestClass(),)
+    who: NDArray[np.int16] | None = None
+
+    def klass(self, number: int) -> RequestClass:
+        """The class of one request."""
+        return self.classes[0 if self.who is None else int(self.who[number])]
 
     def __len__(self) -> int:
         return len(self.arrived_ns)
 
     def __post_init__(self) -> None:
-        columns = [self.tokens, self.deadline_ns, self.luck, self.tail]
+        columns: list[NDArray[Any]] = [self.tokens, self.deadline_ns, self.luck, self.tail]
         columns += [] if self.reply_ns is None else [self.reply_ns]
+        columns += [] if self.who is None else [self.who]
         if any(len(column) != len(self.arrived_ns) for column in columns):
             raise ValueError("the columns of a workload must be equally long")
         if len(self) and np.any(np.diff(self.arrived_ns) < 0):
@@ -117,6 +126,27 @@ def draw_workload(
         deadline_ns=arrived + budget,
         luck=generator.standard_normal(count),
         tail=generator.random(count),
+    )
+
+
+def together(workloads: Sequence[Workload], classes: Sequence[RequestClass]) -> Workload:
+    """Several workloads at once, each asked in a class of its own; in order of arrival."""
+    arrived = np.concatenate([each.arrived_ns for each in workloads])
+    order = np.argsort(arrived, kind="stable")
+    sizes = [len(each) for each in workloads]
+
+    def column(name: str) -> NDArray[Any]:
+        merged: NDArray[Any] = np.concatenate([getattr(each, name) for each in workloads])[order]
+        return merged
+
+    return Workload(
+        arrived_ns=arrived[order],
+        tokens=column("tokens"),
+        deadline_ns=column("deadline_ns"),
+        luck=column("luck"),
+        tail=column("tail"),
+        classes=tuple(classes),
+        who=np.repeat(np.arange(len(workloads), dtype=np.int16), sizes)[order],
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from bench.sim.result import Effort, Ending, Endings, SimResult, reduce
-from bench.sim.service import Faults, Noise, Services, WorkerLoss
+from bench.sim.service import Services, WorkerLoss
+from bench.sim.settings import SimSettings
 from bench.sim.workers import Job, SimWorker
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
@@ -23,46 +23,15 @@ from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
 from controlplane.policy.profiles import VariantTable
-from controlplane.policy.records import Request, RequestClass, Shape
+from controlplane.policy.records import Request, Shape
 from controlplane.policy.scheduler import Scheduler, Shed
+from controlplane.policy.tenancy.tenancy import Tenancy
+
+__all__ = ["SimSettings", "World", "simulate"]
 
 _MODEL = "m"
 _REPORT_NS = 250_000_000
 _MOST_DISPATCHES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SimSettings:
-    """The deployment that is simulated; the policy's settings are the control plane's.
-
-    `trip_ns` is the way to a worker and back, half each way. `timer_ns` is the shortest
-    rest of the control plane's timer. `neighbours` is the share of the machines' CPUs that
-    somebody else takes, as the CPU reports show it; slow-downs are faults of their own.
-    `warmup_s` is left out of the figures.
-    """
-
-    workers: int = 2
-    policy: str = "orchid"
-    trip_ns: int = 1_200_000
-    timer_ns: int = 1_000_000
-    confidence_z: float = 1.645
-    response_ns: int = 0
-    reserve: float = 0.35
-    prefetch: int = 1
-    max_batch: int = 16
-    max_items: int = 10_000
-    max_work_ms: int = 60_000
-    neighbours: float = 0.0
-    warmup_s: float = 0.0
-    noise: Noise = field(default_factory=Noise)
-    faults: Faults = field(default_factory=Faults)
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.trip_ns < 0:
-            raise ValueError(f"expected workers >= 1 and trip_ns >= 0, got {self}")
-        for fault in self.faults.losses:
-            if fault.worker >= self.workers:
-                raise ValueError(f"there is no worker {fault.worker} of {self.workers} to lose")
 
 
 def simulate(workload: Workload, table: VariantTable, settings: SimSettings) -> SimResult:
@@ -92,6 +61,7 @@ class World:
                 prefetch=settings.prefetch,
                 max_batch=settings.max_batch,
             ),
+            Tenancy(settings.tenants) if settings.tenants else None,
         )
         self._scheduler.set_pool(_MODEL, table)
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
@@ -149,6 +119,11 @@ class World:
         """How every request of the workload ended; for looking only, after `run`."""
         return Endings(self._ending, self._variant, self._done, self._answered)
 
+    @property
+    def tenancy(self) -> Tenancy | None:
+        """What tenants were charged; None without tenants."""
+        return self._scheduler.tenancy
+
     def violations(self) -> list[str]:
         """Every broken invariant of the scheduler at the end; empty when all adds up."""
         return self._scheduler.violations(int(self._done.max(initial=0)))
@@ -160,7 +135,7 @@ class World:
         request = Request(
             id=number,
             model=_MODEL,
-            klass=RequestClass(),
+            klass=self._workload.klass(number),
             shapes={c.tokenizer: shape for c in self._table.candidates},
             payload=None,
             arrived_ns=now,

@@ -46,6 +46,7 @@ class Plan:
     """A checked generation, ready to be sent; times in ns of the control plane's clock.
 
     `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
+    Workers let it share cached prefixes with others of its `prefix_scope` only.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Plan:
     response_ns: int
     planned_ns: int = 0
     trace: CallTrace | None = None
+    prefix_scope: str = ""
 
 
 @dataclass(slots=True)
@@ -289,7 +291,7 @@ class Generation:
             prompt=plan.prompt,
             sampling=plan.ask.sampling,
             limits=limits,
-            tenant=plan.klass.tenant,
+            tenant=plan.prefix_scope,
             ends_ns=plan.deadline_ns - plan.response_ns,
             gone_ns=plan.deadline_ns + _GRACE_NS,
             first_token_by_ns=now + choice.target_ns,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from controlplane import ends
@@ -23,7 +24,8 @@ from controlplane.generation.checks import check_ask
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan, Progress
-from controlplane.generation.records import Caller, GenerationAsk, Prompt
+from controlplane.generation.quotas import Quotas
+from controlplane.generation.records import Caller, GenerationAsk, GenerationLimits, Prompt
 from controlplane.generation.routing import Candidate, answer_fits, candidates, long_enough, unready
 from controlplane.generation.spans import Ended, generation_ended
 from controlplane.measures import NONE, Callers
@@ -64,6 +66,7 @@ class Generations:
     ) -> None:
         self.lanes = lanes
         self.measures = GenerationMeasures(callers or Callers(config.classes))
+        self.quotas = Quotas()
         self._config = config
         self._registry = registry
         self._prompts = prompts
@@ -165,6 +168,7 @@ class Generations:
         """A generation has ended and freed what it held."""
         plan, progress = generation.plan, generation.progress
         del self._open[plan.id]
+        self.quotas.release(plan.id, progress.usage.live_token_ms if progress.usage else 0)
         self._arrived[plan.model.name] -= 1
         self._redispatched[plan.model.name] += progress.lost if progress.sends > 1 else 0
         took_ns = self._now_ns() - plan.arrived_ns
@@ -196,6 +200,7 @@ class Generations:
                 f"{most} generations are open; the bound is reached",
                 max(1, int(self._mean_ns / most / _MS)),
             )
+        self.quotas.authorise(ask.klass, ask.model)
         model = self._generator(ask.model)
         check_ask(ask, model)
         klass = effective_class(ask.klass, self._config.classes)
@@ -206,12 +211,16 @@ class Generations:
         prompt = await self._tokens(model, ask, deadline)
         if not prompt:
             raise InvalidRequest("the prompt comes to no token; a prompt has at least one")
-        long_enough(found, model, len(prompt), ask.limits.max_tokens)
+        limits = self.quotas.bounded(klass, len(prompt), ask.limits)
+        found = long_enough(found, model, len(prompt), limits.max_tokens)
+        scope = self.quotas.prefix_scope(klass, number)
+        self._hold(number, klass, found, len(prompt), limits)
         times = self._config.generation_times(klass.name)
         return Plan(
             id=number,
-            ask=ask,
+            ask=ask if limits is ask.limits else replace(ask, limits=limits),
             klass=klass,
+            prefix_scope=scope,
             model=model,
             prompt=prompt,
             arrived_ns=arrived,
@@ -223,6 +232,22 @@ class Generations:
             planned_ns=self._now_ns(),
             trace=trace,
         )
+
+    def _hold(
+        self,
+        number: int,
+        klass: RequestClass,
+        found: list[Candidate],
+        prompt_tokens: int,
+        limits: GenerationLimits,
+    ) -> None:
+        """Hold what the answers may come to need of the arenas that they may come to be in."""
+        most = max(candidate.route.most_tokens for candidate in found)
+        answer = limits.max_tokens or max(1, most - prompt_tokens)
+        loads = {candidate.lane: candidate.route.load for candidate in found}
+        total = sum(load.total_blocks for load in loads.values())
+        tokens = prompt_tokens + limits.n * answer
+        self.quotas.take(number, klass, tokens, total, max(1, int(self._mean_ns / _MS)))
 
     def _generator(self, name: str) -> ModelInfo:
         membership = self._registry.membership(name)

@@ -15,6 +15,7 @@ from controlplane.policy.pool import Pool
 from controlplane.policy.prefetch import lead_ns, wants_more
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, Request
+from controlplane.policy.tenancy.tenancy import Charge
 
 _TRIP_GAIN = 0.05
 _LONGEST_TRIP_NS = 50_000_000
@@ -27,6 +28,7 @@ _TOLERATED_WAKES = 4
 class Flight:
     """A run handed to a worker and not ended. `started_ns` is -1 while it waits there.
 
+    `charges` are what its requests were charged, when there are tenants.
     `ahead_ns` is the way there and back and the wait at the worker, as expected when it
     was sent; `chance` is what its head was given to be on time, `direct` says that the
     worker was idle then.
@@ -48,6 +50,7 @@ class Flight:
     chance: float
     started_ns: int = -1
     direct: bool = False
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

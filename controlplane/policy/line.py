@@ -68,11 +68,16 @@ class Line:
         mask = 0
         for number in eligible:
             mask |= 1 << number
+        return self.adopt(Entry(request, nominal, fastest, least, mask, best))
+
+    def adopt(self, entry: Entry) -> bool:
+        """Queue an entry of another line with the same table; False when this one is full."""
+        request = entry.request
         key = request.deadline_ns if self._by_deadline else request.arrived_ns
-        if not self._put(Entry(request, nominal, fastest, least, mask, best), key):
+        if not self._put(entry, key):
             return False
         self.count += 1
-        self.work.add(request.deadline_ns, fastest, least)
+        self.work.add(request.deadline_ns, entry.fastest, entry.fastest_ns)
         return True
 
     def remove(self, request_id: int) -> Entry | None:
@@ -82,6 +87,9 @@ class Line:
             self.count -= 1
             self.work.remove(entry.request.deadline_ns, entry.fastest, entry.fastest_ns)
         return entry
+
+    def close(self) -> None:
+        """The line is not used again, but for looking at its entries."""
 
     def first(self, limit: int) -> Iterator[Entry]:
         """The head and those behind it, `limit` in all."""

@@ -18,6 +18,9 @@ from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
 from controlplane.policy.selector import Reason, Situation
+from controlplane.policy.tenancy.accounts import Account
+from controlplane.policy.tenancy.line import FairLine
+from controlplane.policy.tenancy.tenancy import Tenancy
 
 
 class Pool:
@@ -28,7 +31,14 @@ class Pool:
     and `free_times`.
     """
 
-    def __init__(self, model: str, table: VariantTable, policy: Policy, settings: Settings) -> None:
+    def __init__(
+        self,
+        model: str,
+        table: VariantTable,
+        policy: Policy,
+        settings: Settings,
+        tenancy: Tenancy | None = None,
+    ) -> None:
         self.model = model
         self.table = table
         self.policy = policy
@@ -42,6 +52,7 @@ class Pool:
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
         self._settings = settings
+        self.tenancy = tenancy
         self.line = self._new_line()
         self.held = False
 
@@ -54,6 +65,11 @@ class Pool:
         """Deadline of the head; None when nothing is queued."""
         head = self.line.head()
         return None if head is None else head.request.deadline_ns
+
+    def head_time(self) -> float:
+        """Virtual time of the tenant whose turn it is; 0 without tenants."""
+        line = self.line
+        return line.head_time() if isinstance(line, FairLine) else 0.0
 
     @property
     def nominal_work_ns(self) -> int:
@@ -87,7 +103,14 @@ class Pool:
         nominal = self.line.nominal(request)
         estimates = self.foresight.estimates(request.eligible, nominal)
         slack_ns = request.deadline_ns - now_ns
-        self.demand.arrive(min([estimate.predicted_ns for estimate in estimates]), now_ns)
+        service_ns = min([estimate.predicted_ns for estimate in estimates])
+        tenancy = self.tenancy
+        if tenancy is not None:
+            refused = tenancy.refusal(tenancy.section(request.klass), service_ns, now_ns)
+            if refused is not None:
+                return refused
+        self.demand.arrive(service_ns, now_ns)
+        load, margin = self._before(request, service_ns, now_ns)
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
@@ -96,10 +119,10 @@ class Pool:
                 eligible=request.eligible,
                 estimates=estimates,
                 nominal_ns=nominal,
-                load=self._load(request.deadline_ns, now_ns),
+                load=load,
                 bounds=self._settings.bounds,
                 table=self.table,
-                margin=self.door.stretch(slack_ns, self.own_work_ns(), self.queued),
+                margin=margin,
                 in_flight=in_flight,
                 cpu_percent=cpu_percent,
             )
@@ -110,7 +133,8 @@ class Pool:
             if admission.variants != request.eligible:
                 request.eligible = admission.variants
                 nominal = self.line.nominal(request)
-            self.line.push(request, nominal, best)
+            if self.line.push(request, nominal, best) and tenancy is not None:
+                tenancy.account(request.klass.tenant).admitted += 1
         return admission
 
     def requeue(self, request: Request) -> bool:
@@ -136,8 +160,15 @@ class Pool:
         if entry is None:
             return False
         if entry.request.deadline_ns <= now_ns:
-            self.door.settle(entry.request.tightness, on_time=False)
+            self.settle(entry.request, on_time=False)
         return True
+
+    def settle(self, request: Request, on_time: bool) -> None:
+        """An admitted request has ended: the door learns from it."""
+        door = self.door
+        if self.tenancy is not None:
+            door = self.tenancy.account(request.klass.tenant).door
+        door.settle(request.tightness, on_time)
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
@@ -157,9 +188,18 @@ class Pool:
             self.line.remove(entry.request.id)
             if decision.kind is DecisionKind.RUN:
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
-            self.door.settle(entry.request.tightness, on_time=False)
+            self.settle(entry.request, on_time=False)
             return Choice(decision, None, (entry.request,), 0, (False,))
         return None
+
+    def set_tenancy(self, tenancy: Tenancy | None) -> None:
+        """Queue everybody who waits again, in the order of these tenants (None: of no tenants)."""
+        old = self.line
+        old.close()
+        self.tenancy = tenancy
+        self.line = self._new_line()
+        for entry in sorted(old.entries(), key=lambda entry: entry.request.id):
+            self.line.adopt(entry)
 
     def retable(self, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
         """Take a new variant table; returns the queued requests that it cannot answer."""
@@ -167,6 +207,7 @@ class Pool:
         queued = sorted((entry.request for entry in self.line.entries()), key=lambda r: r.id)
         names = [c.name for c in self.table.candidates]
         self.table = table
+        self.line.close()
         self.line = self._new_line()
         orphans: list[tuple[Request, ControlPlaneError]] = []
         for request in queued:
@@ -193,7 +234,10 @@ class Pool:
         return kept or eligible
 
     def _new_line(self) -> Line:
-        return Line(self.table, self._settings.bounds.max_items, self.policy.by_deadline)
+        capacity, by_deadline = self._settings.bounds.max_items, self.policy.by_deadline
+        if self.tenancy is None:
+            return Line(self.table, capacity, by_deadline)
+        return FairLine(self.table, capacity, by_deadline, self.tenancy)
 
     def _held_back(self, trip_ns: float) -> bool:
         """Whether the head gains by waiting until a worker is free."""
@@ -244,12 +288,17 @@ class Pool:
     ) -> list[Entry]:
         candidate = self.table.candidates[number]
         mates: list[Entry] = []
+        apart: list[Entry] = []
 
         def members() -> Iterator[batching.Member]:
             for entry in self.line.first(2 * limit):
-                if entry.mask >> number & 1:
-                    mates.append(entry)
-                    yield self._member(entry, candidate.tokenizer, now_ns, trip_ns)
+                if not entry.mask >> number & 1:
+                    continue
+                if entry.request.cell != head.request.cell:
+                    apart.append(entry)
+                    continue
+                mates.append(entry)
+                yield self._member(entry, candidate.tokenizer, now_ns, trip_ns)
 
         run = batching.Run(
             profile=candidate.profile,
@@ -265,6 +314,9 @@ class Pool:
         )
         first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
         joined = batching.grow(first, members(), run, limit)
+        if apart and head.request.cell and self.tenancy is not None:
+            # What is the same for every run was not shared with them.
+            self.tenancy.apart(head.request.klass, candidate.profile.s0_ns * run.factor)
         return [mates[place] for place in joined]
 
     def _shared(
@@ -315,25 +367,28 @@ class Pool:
             utilisation=self.demand.workers(now_ns) / max(1, self.live),
         )
 
-    def _load(self, deadline_ns: int, now_ns: int) -> Load:
+    def _before(self, request: Request, service_ns: float, now_ns: int) -> tuple[Load, float]:
+        """What stands before a newcomer, and what its door multiplies the wait for that by."""
         queued = self.queued_work_ns()
-        ahead = queued
+        ahead, own, count, door = queued, self.own_work_ns(), self.queued, self.door
         if self.policy.by_deadline and self.line.work.total:
-            later = 1.0 - self.line.work.due_by(deadline_ns, now_ns) / self.line.work.total
-            ahead -= self.own_work_ns() * later
-        return Load(
+            due = self.line.work.due_by(request.deadline_ns, now_ns)
+            ahead -= own * (1.0 - due / self.line.work.total)
+        if self.tenancy is not None:
+            account = self.tenancy.account(request.klass.tenant)
+            waiting: dict[Account, tuple[float, int]] = {}
+            for pool in (self, *self.siblings):
+                if isinstance(pool.line, FairLine):
+                    pool.line.add_waiting(waiting, pool.foresight.corrections.factors)
+            fair, near = self.tenancy.ahead_ns(account, service_ns, waiting)
+            ahead = min(ahead, fair) if near else fair
+            own, count = waiting.get(account, (0.0, 0))
+            door = account.door
+        load = Load(
             wait_ns=self.free_times.wait_ns(ahead, self.live, now_ns),
             total_ns=queued,
             queued=self.queued,
             workers=self.live,
             idle=self.idle,
         )
-
-
-def mask_of(table: VariantTable, ready: frozenset[str]) -> int:
-    """The ready variants of a worker as a bit mask over the table's numbers."""
-    mask = 0
-    for name, number in table.numbers.items():
-        if name in ready:
-            mask |= 1 << number
-    return mask
+        return load, door.stretch(request.deadline_ns - now_ns, own, count)

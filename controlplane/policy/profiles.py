@@ -195,3 +195,12 @@ def _obstacle(candidate: Candidate, klass: RequestClass, shapes: Mapping[str, Sh
     if candidate.max_tokens and shape.longest_tokens > candidate.max_tokens:
         return f"takes {candidate.max_tokens} tokens, the request has {shape.longest_tokens}"
     return ""
+
+
+def mask_of(table: VariantTable, ready: frozenset[str]) -> int:
+    """The ready variants of a worker as a bit mask over the table's numbers."""
+    mask = 0
+    for name, number in table.numbers.items():
+        if name in ready:
+            mask |= 1 << number
+    return mask

@@ -58,8 +58,9 @@ class Request:
 
     `shapes` is keyed by tokenizer name ("" for tensor input). A request may be
     dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
-    `tightness` is the share of its time that the door foretold it to need. `offered_ns` is when
-    it came to the door, 0 before, `ahead` how many waited then, `admission` what the door said.
+    `tightness` is the share of its time that the door foretold it to need. It shares runs
+    only with requests of the same `cell`. `offered_ns` is when it came to the door, 0 before,
+    `ahead` how many waited then, `admission` what the door said.
     `trace` is what records it, None for most, `traceparent` what its worker is told of that.
     """
 
@@ -74,6 +75,7 @@ class Request:
     preprocess_ns: int = 0
     eligible: tuple[int, ...] = ()
     tightness: float = 0.0
+    cell: str = ""
     dispatches: int = 0
     dispatched_ns: int = 0
     offered_ns: int = 0

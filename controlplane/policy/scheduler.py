@@ -15,9 +15,10 @@ from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight, Hands, all_flights
 from controlplane.policy.host_load import HostLoad
 from controlplane.policy.policies import Policy
-from controlplane.policy.pool import Pool, mask_of
-from controlplane.policy.profiles import VariantTable
+from controlplane.policy.pool import Pool
+from controlplane.policy.profiles import VariantTable, mask_of
 from controlplane.policy.records import Decision, Request
+from controlplane.policy.tenancy.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,10 @@ class Shed:
 class Scheduler:
     """Owner of the pools and of what every worker holds. Not thread-safe, never blocks."""
 
-    def __init__(self, policy: Policy, settings: Settings) -> None:
+    def __init__(self, policy: Policy, settings: Settings, tenancy: Tenancy | None = None) -> None:
         self.policy = policy
         self.settings = settings
+        self.tenancy = tenancy
         self.pools: dict[str, Pool] = {}
         self._hands = Hands(settings.prefetch)
         self._host = HostLoad()
@@ -109,14 +111,22 @@ class Scheduler:
     def next_step(self, now_ns: int) -> Flight | Shed | None:
         """The next thing to do: send a flight, answer a shed request, or nothing now.
 
-        Pools take turns by the deadlines of their heads.
+        Pools take turns by the deadlines of their heads, those last whose head is of a tenant
+        too far ahead.
         """
         waiting = [pool for pool in self.pools.values() if pool.queued]
         if not waiting:
             return None
         self._hands.wake(now_ns)
         if len(waiting) > 1:
-            waiting.sort(key=lambda pool: (pool.head_deadline_ns() or 0, pool.model))
+            bound = self._turn_bound(waiting)
+            waiting.sort(
+                key=lambda pool: (
+                    pool.head_time() > bound,
+                    pool.head_deadline_ns() or 0,
+                    pool.model,
+                )
+            )
         for pool in waiting:
             if self._hands.wants_work(pool):
                 step = self._step(pool, now_ns)
@@ -136,11 +146,13 @@ class Scheduler:
         *,
         queue_ns: int = 0,
         run_ns: int = 0,
+        cpu_ns: int = 0,
         whole: bool = True,
     ) -> Flight | None:
         """A run ended on its worker; None when the worker does not hold it.
 
-        `queue_ns` and `run_ns` are the worker's own times; `run_ns` is 0 when nothing ran,
+        `queue_ns`, `run_ns` and `cpu_ns` are the worker's own times, 0 when nothing ran (a worker
+        that does not say what CPU time it took is charged the whole run),
         `whole` is False when the run was cut short.
         """
         slot = self._hands.slot(worker)
@@ -153,8 +165,9 @@ class Scheduler:
                 self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
         for request in flight.requests:
             if (whole and run_ns) or now_ns >= request.deadline_ns:
-                flight.pool.door.settle(request.tightness, now_ns <= request.deadline_ns)
+                flight.pool.settle(request, now_ns <= request.deadline_ns)
         self._hands.take_off(slot, flight, now_ns)
+        self._settle(flight, cpu_ns or run_ns)
         return flight
 
     def set_pool(self, model: str, table: VariantTable) -> list[tuple[Request, ControlPlaneError]]:
@@ -164,10 +177,21 @@ class Scheduler:
         """
         pool = self.pools.get(model)
         if pool is None:
-            pool = self.pools[model] = Pool(model, table, self.policy.of_pool(), self.settings)
+            policy = self.policy.of_pool()
+            pool = self.pools[model] = Pool(model, table, policy, self.settings, self.tenancy)
             self._hands.add_pool(pool)
             return []
         return pool.retable(table)
+
+    def set_tenancy(self, tenancy: Tenancy | None) -> None:
+        """Order what waits for these tenants (None: for nobody); what runs is charged to them."""
+        self.tenancy = tenancy
+        for pool in self.pools.values():
+            pool.set_tenancy(tenancy)
+        if tenancy is None:
+            for slot in self._hands:
+                for flight in slot.flights:
+                    flight.charges = ()
 
     def set_worker(self, number: int, ready: Mapping[str, frozenset[str]], now_ns: int) -> None:
         """Say which variants of which pools a worker can run; a new number is a new worker."""
@@ -187,6 +211,8 @@ class Scheduler:
     def remove_worker(self, number: int) -> tuple[Flight, ...]:
         """A worker is gone; returns the flights it held, the running one first."""
         flights = self._hands.remove(number)
+        for flight in flights:
+            self._settle(flight, 0)
         self._find_siblings()
         return flights
 
@@ -201,6 +227,8 @@ class Scheduler:
         for pool in self.pools.values():
             found += pool.violations()
             found += self._hands.violations(pool, now_ns)
+        if self.tenancy is not None:
+            found += self.tenancy.violations(self.queued, self.in_flight)
         return found
 
     def _step(self, pool: Pool, now_ns: int) -> Flight | Shed | None:
@@ -229,8 +257,23 @@ class Scheduler:
                 chance=decision.chance,
             )
             self._hands.hand_over(slot, flight, now_ns)
+            if self.tenancy is not None:
+                tokenizer = flight.candidate.tokenizer
+                sizes = [request.shapes[tokenizer].tokens for request in flight.requests]
+                flight.charges = self.tenancy.charge(flight.requests, sizes, flight.predicted_ns)
             return flight
         return None
+
+    def _settle(self, flight: Flight, measured_ns: int) -> None:
+        """Charge what a flight took instead of what it was expected to take."""
+        if self.tenancy is not None and flight.charges:
+            self.tenancy.settle(flight.charges, measured_ns)
+
+    def _turn_bound(self, waiting: list[Pool]) -> float:
+        """The latest time of a head that takes its turn by its deadline."""
+        if self.tenancy is None:
+            return 0.0
+        return min([pool.head_time() for pool in waiting]) + self.tenancy.bound_ns
 
     def _learn(self, flight: Flight, now_ns: int, run_ns: int, whole: bool) -> None:
         foresight = flight.pool.foresight

@@ -14,6 +14,8 @@ from controlplane.generation.service import Generations
 from controlplane.policy.pool import Pool
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry, WorkerSession
+from controlplane.reload import Reloads
+from controlplane.rpc.tenant_status import reload_status, tenant_statuses
 from controlplane.rpc.wire import (
     write_decode_load,
     write_decode_profile,
@@ -40,6 +42,7 @@ class StatusSource:
     started_ns: int
     preprocessor: Preprocessor
     process: psutil.Process
+    reloads: Reloads | None = None
 
 
 def status_response(
@@ -76,6 +79,8 @@ def status_response(
             for model in registry.models()
             if model.generates
         ],
+        tenants=tenant_statuses(dispatcher.tenancy),
+        reloads=reload_status(source.reloads) if source.reloads is not None else None,
     )
 
 

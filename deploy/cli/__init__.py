@@ -19,6 +19,7 @@ from deploy.cli.plan import plan
 from deploy.cli.processes import controlplane, worker
 from deploy.cli.profile import profile
 from deploy.cli.ready import ready
+from deploy.cli.reload import reload
 from deploy.cli.sim import sim
 from deploy.cli.token import token
 from deploy.cli.trace import trace
@@ -55,6 +56,7 @@ app.command("down")(down)
 app.command("roll")(roll)
 app.command("ready")(reaching(ready))
 app.command("status")(reaching(status))
+app.command("reload")(reaching(reload))
 app.command("infer")(reaching(infer))
 app.command("generate")(reaching(generate))
 app.command("chat")(reaching(chat))

@@ -32,6 +32,11 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
         if generator.lanes:
             yield _lanes(generator)
             yield _lane_costs(generator)
+    if status.tenants:
+        yield Text()
+        yield _tenants(status)
+    if status.reloads.fault:
+        yield Text(f"configuration not taken: {status.reloads.fault}", style="red")
 
 
 def _table(*left: str) -> Table:
@@ -58,6 +63,28 @@ def _workers(status: FleetStatus) -> Table:
             str(worker.completed),
             f"{worker.cpu_percent:.0f}",
             str(worker.resident_bytes >> 20),
+        )
+    return table
+
+
+def _tenants(status: FleetStatus) -> Table:
+    table = _table("tenant")
+    for heading in ("CPU ms/s", "queued", "admitted", "kept out", "CPU ms", "ahead ms", "apart ms",
+                    "KV blocks", "open", "held"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for tenant in status.tenants:
+        table.add_row(
+            tenant.name or "(others)",
+            str(tenant.reserved_cpu_ms_per_s),
+            str(tenant.queued),
+            str(tenant.admitted),
+            str(tenant.refused),
+            f"{tenant.charged_cpu_ms:.0f}",
+            f"{tenant.ahead_ms:.0f}",
+            f"{tenant.apart_cpu_ms:.0f}",
+            str(tenant.reserved_kv_block_s_per_s),
+            str(tenant.generations),
+            str(tenant.held_kv_blocks),
         )
     return table
 

@@ -40,6 +40,7 @@ PACKAGES = {
         "members.py",
         "registry.py",
         "policy/*.py",
+        "policy/tenancy/*.py",
         "rpc/asks.py",
         "rpc/catalogue.py",
         "rpc/convert.py",

@@ -518,6 +518,103 @@ class GeneratorStatus(_message.Message):
 Global___GeneratorStatus: _TypeAlias = GeneratorStatus  # noqa: Y015
 
 @_typing.final
+class TenantStatus(_message.Message):
+    """What one tenant has reserved, used and waits for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESERVED_CPU_MS_PER_S_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    QUEUED_WORK_MS_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    CHARGED_CPU_MS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_CPU_MS_FIELD_NUMBER: _builtins.int
+    AHEAD_MS_FIELD_NUMBER: _builtins.int
+    APART_CPU_MS_FIELD_NUMBER: _builtins.int
+    RESERVED_KV_BLOCK_S_PER_S_FIELD_NUMBER: _builtins.int
+    GENERATIONS_FIELD_NUMBER: _builtins.int
+    HELD_KV_BLOCKS_FIELD_NUMBER: _builtins.int
+    LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Empty: everybody who is not configured, together."""
+    reserved_cpu_ms_per_s: _builtins.int
+    queued: _builtins.int
+    queued_work_ms: _builtins.float
+    admitted: _builtins.int
+    refused: _builtins.int
+    """Kept out by the tenant's own bounds."""
+    charged_cpu_ms: _builtins.float
+    """CPU time of its runs that ended, and what is expected of those that have not."""
+    in_flight_cpu_ms: _builtins.float
+    ahead_ms: _builtins.float
+    """How far it was served ahead of the waiting tenant that is furthest behind, in ms of its
+    reservation.
+    """
+    apart_cpu_ms: _builtins.float
+    """CPU time of its runs that privacy kept from sharing."""
+    reserved_kv_block_s_per_s: _builtins.int
+    generations: _builtins.int
+    """Open generations, and the KV blocks that they may come to hold."""
+    held_kv_blocks: _builtins.int
+    live_token_ms: _builtins.int
+    """Of generations that ended: tokens times milliseconds held."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reserved_cpu_ms_per_s: _builtins.int = ...,
+        queued: _builtins.int = ...,
+        queued_work_ms: _builtins.float = ...,
+        admitted: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        charged_cpu_ms: _builtins.float = ...,
+        in_flight_cpu_ms: _builtins.float = ...,
+        ahead_ms: _builtins.float = ...,
+        apart_cpu_ms: _builtins.float = ...,
+        reserved_kv_block_s_per_s: _builtins.int = ...,
+        generations: _builtins.int = ...,
+        held_kv_blocks: _builtins.int = ...,
+        live_token_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "ahead_ms", b"ahead_ms", "apart_cpu_ms", b"apart_cpu_ms", "charged_cpu_ms", b"charged_cpu_ms", "generations", b"generations", "held_kv_blocks", b"held_kv_blocks", "in_flight_cpu_ms", b"in_flight_cpu_ms", "live_token_ms", b"live_token_ms", "name", b"name", "queued", b"queued", "queued_work_ms", b"queued_work_ms", "refused", b"refused", "reserved_cpu_ms_per_s", b"reserved_cpu_ms_per_s", "reserved_kv_block_s_per_s", b"reserved_kv_block_s_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantStatus: _TypeAlias = TenantStatus  # noqa: Y015
+
+@_typing.final
+class ReloadStatus(_message.Message):
+    """Configurations that were read again while the process ran."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAKEN_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    taken: _builtins.int
+    refused: _builtins.int
+    fault: _builtins.str
+    """Why the last one was not taken, empty when it was."""
+    def __init__(
+        self,
+        *,
+        taken: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "refused", b"refused", "taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReloadStatus: _TypeAlias = ReloadStatus  # noqa: Y015
+
+@_typing.final
 class GetStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -554,6 +651,8 @@ class GetStatusResponse(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     GAUGES_FIELD_NUMBER: _builtins.int
     GENERATORS_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    RELOADS_FIELD_NUMBER: _builtins.int
     controlplane_id: _builtins.str
     version: _builtins.str
     policy: _builtins.str
@@ -573,6 +672,12 @@ class GetStatusResponse(_message.Message):
 
     @_builtins.property
     def generators(self) -> _containers.RepeatedCompositeFieldContainer[Global___GeneratorStatus]: ...
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStatus]:
+        """Only with tenants in the configuration."""
+
+    @_builtins.property
+    def reloads(self) -> Global___ReloadStatus: ...
     def __init__(
         self,
         *,
@@ -589,10 +694,12 @@ class GetStatusResponse(_message.Message):
         resident_bytes: _builtins.int = ...,
         gauges: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         generators: _abc.Iterable[Global___GeneratorStatus] | None = ...,
+        tenants: _abc.Iterable[Global___TenantStatus] | None = ...,
+        reloads: Global___ReloadStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reloads", b"reloads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controlplane_id", b"controlplane_id", "expired_work_executed", b"expired_work_executed", "gauges", b"gauges", "generators", b"generators", "policy", b"policy", "pools", b"pools", "preprocess_queued", b"preprocess_queued", "preprocess_running", b"preprocess_running", "process_cpu_s", b"process_cpu_s", "resident_bytes", b"resident_bytes", "uptime_s", b"uptime_s", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controlplane_id", b"controlplane_id", "expired_work_executed", b"expired_work_executed", "gauges", b"gauges", "generators", b"generators", "policy", b"policy", "pools", b"pools", "preprocess_queued", b"preprocess_queued", "preprocess_running", b"preprocess_running", "process_cpu_s", b"process_cpu_s", "reloads", b"reloads", "resident_bytes", b"resident_bytes", "tenants", b"tenants", "uptime_s", b"uptime_s", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,43 @@
+"""What is simulated: a deployment and the settings of its control plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bench.sim.service import Faults, Noise
+from controlplane.tenants import TenantsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """The deployment that is simulated; the policy's settings are the control plane's.
+
+    `trip_ns` is the way to a worker and back, half each way. `timer_ns` is the shortest
+    rest of the control plane's timer. `neighbours` is the share of the machines' CPUs that
+    somebody else takes, as the CPU reports show it; slow-downs are faults of their own.
+    `warmup_s` is left out of the figures.
+    """
+
+    workers: int = 2
+    policy: str = "orchid"
+    trip_ns: int = 1_200_000
+    timer_ns: int = 1_000_000
+    confidence_z: float = 1.645
+    response_ns: int = 0
+    reserve: float = 0.35
+    prefetch: int = 1
+    max_batch: int = 16
+    max_items: int = 10_000
+    max_work_ms: int = 60_000
+    neighbours: float = 0.0
+    warmup_s: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+    faults: Faults = field(default_factory=Faults)
+    tenants: TenantsConfig = field(default_factory=TenantsConfig)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.trip_ns < 0:
+            raise ValueError(f"expected workers >= 1 and trip_ns >= 0, got {self}")
+        for fault in self.faults.losses:
+            if fault.worker >= self.workers:
+                raise ValueError(f"there is no worker {fault.worker} of {self.workers} to lose")

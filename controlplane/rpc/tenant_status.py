@@ -1,0 +1,41 @@
+"""What GetStatus says of tenants and of configurations that were read again."""
+
+from __future__ import annotations
+
+from controlplane.policy.tenancy.tenancy import Tenancy
+from controlplane.reload import Reloads
+from protos.orchid.v1 import fleet_pb2
+
+
+def tenant_statuses(tenancy: Tenancy | None) -> list[fleet_pb2.TenantStatus]:
+    """One for each configured tenant, then that of all others; none without tenants."""
+    if tenancy is None:
+        return []
+    least = min(
+        [a.clock.time for a in tenancy.accounts.values() if a.clock.waiting],
+        default=tenancy.peers.floor,
+    )
+    return [
+        fleet_pb2.TenantStatus(
+            name=account.name,
+            reserved_cpu_ms_per_s=account.config.cpu_ms_per_s,
+            queued=account.clock.waiting,
+            queued_work_ms=account.waiting_ns / 1e6,
+            admitted=account.admitted,
+            refused=account.refused,
+            charged_cpu_ms=account.charged_ns / 1e6,
+            in_flight_cpu_ms=account.in_flight_ns / 1e6,
+            ahead_ms=max(0.0, account.clock.time - least) / 1e6,
+            apart_cpu_ms=account.apart_ns / 1e6,
+            reserved_kv_block_s_per_s=account.config.kv_block_s_per_s,
+            generations=account.open,
+            held_kv_blocks=account.held_blocks,
+            live_token_ms=account.held_token_ms,
+        )
+        for account in tenancy.accounts.values()
+    ]
+
+
+def reload_status(reloads: Reloads) -> fleet_pb2.ReloadStatus:
+    """How often another configuration was taken, and why the last one was not."""
+    return fleet_pb2.ReloadStatus(taken=reloads.taken, refused=reloads.refused, fault=reloads.fault)

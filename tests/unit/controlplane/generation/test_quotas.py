@@ -1,0 +1,105 @@
+"""What tenants' terms keep out of the decode lane, and that what was held comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.errors import ContextOverflow, Forbidden, InvalidRequest, Refused, Unsatisfiable
+from controlplane.generation.quotas import Quotas
+from controlplane.generation.records import GenerationLimits
+from controlplane.policy.records import RequestClass
+from controlplane.policy.tenancy.accounts import Account
+from controlplane.policy.tenancy.tenancy import Tenancy
+from controlplane.tenants import TenantConfig, TenantsConfig
+
+SHOP, LAB = RequestClass(tenant="shop"), RequestClass(tenant="lab")
+TERMS = TenantsConfig(
+    named={
+        "shop": TenantConfig(kv_block_s_per_s=60, max_generations=3, models=("m",)),
+        "lab": TenantConfig(max_output_tokens=100, max_context_tokens=400),
+    }
+)
+
+
+def quotas(config: TenantsConfig = TERMS) -> tuple[Quotas, Tenancy]:
+    made, tenancy = Quotas(), Tenancy(config)
+    made.set_tenancy(tenancy)
+    return made, tenancy
+
+
+def held(account: Account) -> tuple[int, int]:
+    return account.open, account.held_blocks
+
+
+def test_without_tenants_nothing_is_bounded_and_nothing_kept() -> None:
+    made = Quotas()
+    limits = GenerationLimits(max_tokens=10**9)
+    made.authorise(SHOP, "x")
+    assert made.bounded(SHOP, 10**9, limits) is limits
+    assert made.prefix_scope(SHOP, 1) == "shop"
+    made.take(1, SHOP, 10**9, 1, 1)
+    assert len(made) == 0
+    made.release(1)
+
+
+def test_models_are_authorised() -> None:
+    made, _ = quotas()
+    made.authorise(SHOP, "m")
+    with pytest.raises(Forbidden):
+        made.authorise(SHOP, "x")
+
+
+def test_answers_without_a_longest_length_get_the_tenants() -> None:
+    made, _ = quotas()
+    assert made.bounded(LAB, 10, GenerationLimits()).max_tokens == 100
+    assert made.bounded(LAB, 350, GenerationLimits()).max_tokens == 50
+    assert made.bounded(LAB, 10, GenerationLimits(max_tokens=7)).max_tokens == 7
+    assert made.bounded(SHOP, 10, GenerationLimits()).max_tokens == 0
+
+
+def test_longer_ones_than_the_tenant_may_ask_for_are_refused_with_the_bound() -> None:
+    made, _ = quotas()
+    with pytest.raises(InvalidRequest, match=r"max_tokens is 101; tenant 'lab' may ask for 100"):
+        made.bounded(LAB, 10, GenerationLimits(max_tokens=101))
+    for prompt, most in ((400, 0), (350, 51)):
+        with pytest.raises(ContextOverflow, match="have 400 tokens at most"):
+            made.bounded(LAB, prompt, GenerationLimits(max_tokens=most))
+
+
+def test_long_contexts_of_one_tenant_leave_the_others_reservation() -> None:
+    made, tenancy = quotas()
+    made.take(1, LAB, 16 * 40, 100, 250)
+    with pytest.raises(Refused, match="holds 40 of the 40 KV blocks") as refused:
+        made.take(2, LAB, 16, 100, 250)
+    assert refused.value.retry_after_ms == 250
+    with pytest.raises(Unsatisfiable, match="41 KV blocks may be needed"):
+        made.take(3, LAB, 16 * 41, 100, 250)
+    made.take(4, SHOP, 16 * 60, 100, 250)
+    assert held(tenancy.account("shop")) == (1, 60)
+    assert tenancy.account("lab").refused == 2
+    for number in (1, 2, 3, 4, 4):
+        made.release(number, live_token_ms=5)
+    assert [held(a) for a in tenancy.accounts.values()] == [(0, 0)] * 3
+    assert tenancy.account("shop").held_token_ms == 5
+
+
+def test_open_generations_are_bounded() -> None:
+    made, _ = quotas()
+    for number in range(3):
+        made.take(number, SHOP, 1, 100, 1)
+    with pytest.raises(Refused, match="3 generations open, as many as it may"):
+        made.take(3, SHOP, 1, 100, 1)
+
+
+def test_what_is_open_stays_counted_under_new_terms() -> None:
+    made, tenancy = quotas()
+    made.take(1, LAB, 32, 100, 1)
+    made.take(2, SHOP, 16, 100, 1)
+    fresh = tenancy.carried(TenantsConfig(named={"shop": TenantConfig()}))
+    made.set_tenancy(fresh)
+    assert held(fresh.account("lab")) == (1, 2)
+    made.release(1)
+    made.set_tenancy(None)
+    made.set_tenancy(fresh := Tenancy(TERMS))
+    made.release(2)
+    assert all(held(a) == (0, 0) for a in fresh.accounts.values())
