@@ -11,10 +11,8 @@ def tenant_statuses(tenancy: Tenancy | None) -> list[fleet_pb2.TenantStatus]:
     """One for each configured tenant, then that of all others; none without tenants."""
     if tenancy is None:
         return []
-    least = min(
-        [a.clock.time for a in tenancy.accounts.values() if a.clock.waiting],
-        default=tenancy.peers.floor,
-    )
+    waiting = [a.clock.time for a in tenancy.accounts.values() if a.clock.waiting]
+    least = min(waiting, default=0.0)
     return [
         fleet_pb2.TenantStatus(
             name=account.name,
@@ -25,7 +23,7 @@ def tenant_statuses(tenancy: Tenancy | None) -> list[fleet_pb2.TenantStatus]:
             refused=account.refused,
             charged_cpu_ms=account.charged_ns / 1e6,
             in_flight_cpu_ms=account.in_flight_ns / 1e6,
-            ahead_ms=max(0.0, account.clock.time - least) / 1e6,
+            ahead_ms=(account.clock.time - least) / 1e6 if account.clock.waiting else 0.0,
             apart_cpu_ms=account.apart_ns / 1e6,
             reserved_kv_block_s_per_s=account.config.kv_block_s_per_s,
             generations=account.open,

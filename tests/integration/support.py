@@ -88,13 +88,19 @@ class Client:
         self._stub = inference_pb2_grpc.InferenceStub(channel)
 
     def call(
-        self, model: str, *, text: str = TEXT, timeout_s: float | None = 10.0, variant: str = ""
+        self,
+        model: str,
+        *,
+        text: str = TEXT,
+        timeout_s: float | None = 10.0,
+        variant: str = "",
+        tenant: str = "",
     ) -> grpc.aio.UnaryUnaryCall[inference_pb2.InferRequest, inference_pb2.InferResponse]:
         """Starts one call."""
         request = inference_pb2.InferRequest(
             model=model,
             text=inference_pb2.TextInput(texts=[text]),
-            request_class=inference_pb2.RequestClass(variant=variant),
+            request_class=inference_pb2.RequestClass(variant=variant, tenant=tenant),
         )
         return self._stub.Infer(request, timeout=timeout_s)
 

@@ -1,0 +1,86 @@
+"""The worksheet's arithmetic, and what the scheduler really runs for the mix of its example."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.policy.hands import Flight
+from controlplane.policy.profiles import VariantTable
+from controlplane.policy.records import Shape
+from deploy.worksheet import GIB, KIB, fit, mix_of, needs, positions
+from tests.unit.controlplane.policy.world import MS, TOKENIZER, candidate, request, scheduler
+from worker.models.manifest import FileRef, Generation, KvGeometry, Manifest, TensorSpec, Variant
+
+MIX = "256x7,4096"
+
+
+def test_a_model_of_14_billion_parameters_beside_its_tokens() -> None:
+    weights = int(14e9 * 2)
+    assert round(weights / GIB, 2) == 26.08
+    sheet = fit(80 * GIB, 6 * GIB, weights, 128 * KIB)
+    assert sheet.live_tokens == 392_584
+    assert sheet.fits
+    assert not fit(32 * GIB, 6 * GIB, weights, 128 * KIB).fits
+
+
+def test_padding_a_mix_of_lengths() -> None:
+    counted = positions(mix_of(MIX))
+    assert (counted.useful, counted.padded) == (5_888, 32_768)
+    assert round(counted.factor, 3) == 5.565
+
+
+@pytest.mark.parametrize("text", ["", "0", "x7", "1,,2", "-3", "5x-1"])
+def test_a_mix_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid literal|expected lengths"):
+        mix_of(text)
+
+
+@pytest.mark.parametrize("fixed_share", [0.0, 0.9])
+def test_what_the_scheduler_runs_for_the_mix_has_no_padding(fixed_share: float) -> None:
+    table = VariantTable.build(
+        [candidate("only", 0.9, 1.0, fixed_share=fixed_share, max_tokens=8192)]
+    )
+    made = scheduler(table=table, max_batch=16)
+    lengths = mix_of(MIX)
+    for length in lengths:
+        shape = Shape.of_lengths([length])
+        assert made.offer(request(60_000, shape=shape, table=table), 0).admitted
+    executed, runs, now = 0, 0, 0
+    while isinstance(flight := made.next_step(now), Flight):
+        shapes = [each.shapes[TOKENIZER] for each in flight.requests]
+        executed += sum(shape.tokens for shape in shapes)
+        runs += 1
+        now += 1000 * MS
+        made.finished(flight.worker, flight.id, now, run_ns=flight.nominal_ns)
+    assert made.queued == 0
+    assert executed == positions(lengths).useful
+    # Sharing is a matter of fixed costs alone: nothing is gained by equal lengths.
+    assert runs == len(lengths) if not fixed_share else runs < len(lengths)
+
+
+def test_what_a_model_of_ours_takes_is_in_its_manifest() -> None:
+    def file(path: str, size: int) -> FileRef:
+        return FileRef(path, "0" * 64, size)
+
+    def variant(name: str) -> Variant:
+        spec = (TensorSpec("x", "int64", (-1,)),)
+        return Variant(name, "paged", "fp32", f"{name}.onnx", "t", 64, spec, spec)
+
+    files = [file("t.json", 7), file("words.weights", 100), file("a.onnx", 1), file("b.onnx", 2),
+             file("a.weights", 10), file("b.weights", 20)]  # fmt: skip
+    manifest = Manifest(
+        schema=1,
+        name="m",
+        version="1",
+        task="text-generation",
+        labels=(),
+        primary_output="x",
+        default_tokenizer="t",
+        tokenizers={"t": files[0]},
+        variants=(variant("a"), variant("b")),
+        files={ref.path: ref for ref in files},
+        generation=Generation("", (0,), None, 10, 64, KvGeometry(30, 3, 64)),
+    )
+    a, b = needs(manifest, kv_bytes=2)
+    assert (a.own, a.shared, b.own, b.shared) == (11, 100, 22, 100)
+    assert a.token_bytes == 23_040
