@@ -19,9 +19,24 @@ def needed_ns(
     `start + p + z sqrt(start_spread² + (sigma p)²)`; for an idle worker that is
     `p (1 + z sigma)`.
     """
+    return start_ns + predicted_ns + failure_ns(predicted_ns, sigma, z, start_spread_ns)
+
+
+def failure_ns(predicted_ns: float, sigma: float, z: float, start_spread_ns: float = 0.0) -> float:
+    """What is kept free in case a prediction fails: `z sqrt(start_spread² + (sigma p)²)`."""
     own = sigma * predicted_ns
-    spread = math.hypot(start_spread_ns, own) if start_spread_ns else own
-    return start_ns + predicted_ns + z * spread
+    return z * (math.hypot(start_spread_ns, own) if start_spread_ns else own)
+
+
+def slack_ns(
+    deadline_ns: float, elapsed_ns: float, upstream_ns: float, execution_ns: float, fail_ns: float
+) -> float:
+    """`S = D - E - R_upstream - R_exec - R_fail`: what a deadline leaves to spare.
+
+    Of the deadline go what has elapsed, and the reserves for ways and waits before and after
+    the execution, for the execution itself, and for a prediction that fails.
+    """
+    return deadline_ns - elapsed_ns - upstream_ns - execution_ns - fail_ns
 
 
 def lucky_ns(predicted_ns: float, sigma: float, trip_ns: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from controlplane.policy.margins import lucky_ns, needed_ns
+from controlplane.policy.margins import failure_ns, lucky_ns, slack_ns
 from controlplane.policy.punctuality import FORETOLD, Punctuality
 from controlplane.policy.records import Decision, DecisionKind
 
@@ -136,16 +136,21 @@ def fixed(estimate: Estimate, situation: Situation, reason: str) -> Decision:
     return run(reason, estimate, (estimate,), situation)
 
 
+def spare_ns(estimate: Estimate, situation: Situation, z: float) -> float:
+    """The slack of a request on one variant, every reserve of it measured; see `slack_ns`.
+
+    Upstream are the learnt way to the worker and back, the answer's way to its caller and the
+    rest of what the worker does; execution is the corrected prediction.
+    """
+    elapsed = situation.deadline_ns - situation.slack_ns
+    fail = failure_ns(estimate.predicted_ns, estimate.sigma, z, situation.start_spread_ns)
+    upstream = situation.trip_ns + situation.start_ns
+    return slack_ns(situation.deadline_ns, elapsed, upstream, estimate.predicted_ns, fail)
+
+
 def _on_time(estimate: Estimate, situation: Situation, z: float) -> bool:
     """Whether the estimate, with its margin, fits the slack."""
-    needed = needed_ns(
-        estimate.predicted_ns,
-        estimate.sigma,
-        z,
-        situation.trip_ns + situation.start_ns,
-        situation.start_spread_ns,
-    )
-    return needed <= situation.slack_ns
+    return spare_ns(estimate, situation, z) >= 0.0
 
 
 def has_chance(situation: Situation, sigma: float) -> bool:

@@ -9,6 +9,7 @@ import typer
 from deploy.cli import models
 from deploy.cli.access import reaching
 from deploy.cli.bench import app as bench_app
+from deploy.cli.capacity import capacity
 from deploy.cli.chat import chat
 from deploy.cli.cluster import down, roll, status, up
 from deploy.cli.demo import demo
@@ -64,6 +65,7 @@ app.command("trace")(trace)
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
 app.command("plan")(plan)
+app.command("capacity")(capacity)
 app.command("controlplane")(controlplane)
 app.command("worker")(worker)
 app.command("token")(token)

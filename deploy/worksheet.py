@@ -1,0 +1,112 @@
+"""The capacity worksheet's arithmetic: weights, tokens that fit beside them, positions of a mix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worker.models.manifest import Manifest
+
+GIB = 1 << 30
+KIB = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What fits into a memory: all in bytes, but for the tokens.
+
+    `live_tokens` is how many cached tokens of `token_bytes` the rest holds once weights and
+    reserve are in; 0 when those do not fit, or a model keeps nothing of its tokens.
+    """
+
+    memory: int
+    reserve: int
+    weights: int
+    token_bytes: int
+    rest: int
+    live_tokens: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and reserve leave anything."""
+        return self.memory > self.reserve + self.weights
+
+
+def fit(memory: int, reserve: int, weights: int, token_bytes: int) -> Fit:
+    """`tokens = floor((memory - reserve - weights) / token_bytes)`."""
+    rest = max(0, memory - reserve - weights)
+    tokens = rest // token_bytes if token_bytes else 0
+    return Fit(memory, reserve, weights, token_bytes, rest, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Token positions of a mix of sequences that run together.
+
+    `useful` are the tokens; `padded` what a batch padded to its longest sequence computes.
+    A ragged run, as the project's own graphs are, computes the useful ones.
+    """
+
+    useful: int
+    padded: int
+
+    @property
+    def factor(self) -> float:
+        """Padded over useful."""
+        return self.padded / self.useful
+
+
+def positions(lengths: Sequence[int]) -> Positions:
+    """Positions of sequences with these lengths in tokens, at least one of them."""
+    return Positions(sum(lengths), len(lengths) * max(lengths))
+
+
+def mix_of(text: str) -> list[int]:
+    """Lengths from "256x7,4096": seven of 256 and one of 4096. Raises ValueError."""
+    lengths: list[int] = []
+    for part in text.split(","):
+        length, _, times = part.partition("x")
+        lengths += [int(length)] * int(times or 1)
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"expected lengths above 0, got {text!r}")
+    return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class VariantNeed:
+    """One variant of a model: its own files, shared ones, and what a token keeps, in bytes."""
+
+    model: str
+    variant: str
+    own: int
+    shared: int
+    token_bytes: int
+
+
+def needs(manifest: Manifest, kv_bytes: int) -> list[VariantNeed]:
+    """What the variants of a model take; keys and values have `kv_bytes` each.
+
+    A weight file that is not called after a variant counts as shared by each of them.
+    """
+    names = {variant.name for variant in manifest.variants}
+    tokenizers = {ref.path for ref in manifest.tokenizers.values()}
+    sizes = {path: ref.size for path, ref in manifest.files.items() if path not in tokenizers}
+    shared = sum(size for path, size in sizes.items() if _stem(path) not in names)
+    kv = manifest.generation.kv if manifest.generation is not None else None
+    token_bytes = 2 * kv.layers * kv.kv_heads * kv.head_dim * kv_bytes if kv is not None else 0
+    return [
+        VariantNeed(
+            model=manifest.name,
+            variant=variant.name,
+            own=sum(size for path, size in sizes.items() if _stem(path) == variant.name),
+            shared=shared,
+            token_bytes=token_bytes,
+        )
+        for variant in manifest.variants
+    ]
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[0]
