@@ -12,10 +12,10 @@ import ssl
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import uvloop
@@ -36,6 +36,7 @@ from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.server import ControlPlaneServer, Parts
 from controlplane.security.house import Security, make_security
 from controlplane.telemetry.telemetry import Telemetry
+from controlplane.version import own_version
 from protos.tls import listener_context
 from protos.tracing.export import Destinations, open_sink
 
@@ -302,14 +303,6 @@ def _wall_s() -> float:
     return time.time_ns() / 1e9
 
 
-def own_version() -> str:
-    """Version of the installed package, "unknown" when it runs from a bare checkout."""
-    try:
-        return version("orchid")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 async def run(
     config: ControlPlaneConfig,
     *,
@@ -359,27 +352,12 @@ async def run(
         log.info("stopped")
 
 
-async def _run_until_signal(
-    config: ControlPlaneConfig,
-    ready: Callable[[str], None] | None,
-    http_ready: Callable[[str], None] | None,
-    metrics_ready: Callable[[str], None] | None,
-    page_ready: Callable[[str], None] | None,
-    read: Callable[[], ControlPlaneConfig] | None,
-) -> None:
+async def _run_until_signal(serve: Callable[..., Coroutine[Any, Any, None]]) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(
-        config,
-        ready=ready,
-        http_ready=http_ready,
-        metrics_ready=metrics_ready,
-        page_ready=page_ready,
-        stop=stop,
-        read=read,
-    )
+    await serve(stop=stop)
 
 
 def main(
@@ -399,11 +377,18 @@ def main(
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+    serve = partial(
+        run,
+        config,
+        ready=ready,
+        http_ready=http_ready,
+        metrics_ready=metrics_ready,
+        page_ready=page_ready,
+        read=read,
+    )
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            uvloop.run(
-                _run_until_signal(config, ready, http_ready, metrics_ready, page_ready, read)
-            )
+            uvloop.run(_run_until_signal(serve))
         except (OSError, MissingExtra) as error:
             log.error("cannot serve: %s", error)
             raise SystemExit(1) from None
