@@ -93,8 +93,9 @@ class ControlPlane:
             telemetry=self._telemetry,
             callers=callers,
         )
-        self.reloads = Reloads(config, read, self._take)
-        self._take(config)
+        # Holds nothing of this object, which then goes as soon as it cannot start.
+        self.reloads = Reloads(config, read, partial(_take, self._dispatcher, self._generations))
+        _take(self._dispatcher, self._generations, config)
         status = StatusSource(
             controlplane_id=f"controlplane-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             version=own_version(),
@@ -145,11 +146,6 @@ class ControlPlane:
         self._page: PageDoor | None = None
         if config.status_listen:
             self._page = self._page_door(registry, status, loop)
-
-    def _take(self, config: ControlPlaneConfig) -> None:
-        """Put in force what may change while the process runs; see `reload.RELOADED`."""
-        self._dispatcher.set_tenants(config.tenants)
-        self._generations.quotas.set_tenancy(self._dispatcher.tenancy)
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
@@ -238,6 +234,12 @@ class ControlPlane:
         self._telemetry.close()
         if self._security.audit is not None:
             self._security.audit.close()
+
+
+def _take(dispatcher: Dispatcher, generations: Generations, config: ControlPlaneConfig) -> None:
+    """Put in force what may change while the process runs; see `reload.RELOADED`."""
+    dispatcher.set_tenants(config.tenants)
+    generations.quotas.set_tenancy(dispatcher.tenancy)
 
 
 class MissingExtra(Exception):
@@ -341,8 +343,7 @@ async def run(
         log.info("serving the status page on %s/", control_plane.page_url)
         if page_ready is not None:
             page_ready(control_plane.page_url)
-    if read is not None:
-        control_plane.reloads.on_signal(loop)
+    control_plane.reloads.on_signal(loop)
     if ready is not None:
         ready(address)
     try:

@@ -43,7 +43,9 @@ class Reloads:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def on_signal(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reload whenever the process gets SIGHUP."""
+        """Reload whenever the process gets SIGHUP, if there is something to read."""
+        if self._read is None:
+            return
 
         def reload() -> None:
             task = loop.create_task(self.reload())
