@@ -132,7 +132,6 @@ def generate(
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(_INTERRUPTED) from None
-        recorder.end()
         if json:
             import json as encoder
 

@@ -65,7 +65,6 @@ def infer(
     target = chosen_address(address, state)
     with traced("orchid infer", state, target) as recorder:
         replies = ask(target, question, texts, recorder)
-        recorder.end()
         failed = [reply for reply in replies if reply.error]
         if json:
             import json as encoder

@@ -48,7 +48,6 @@ class ClientTrace:
         self._root_id = secrets.randbits(64) or 1
         self._prepare_id = secrets.randbits(64) or 1
         self._begun_ns = now_ns()
-        self._ended_ns = 0
         self._lock = threading.Lock()
         self._calls: list[_Call] = []
 
@@ -70,18 +69,13 @@ class ClientTrace:
             with self._lock:
                 self._calls.append(ended)
 
-    def end(self) -> None:
-        """The command has all it asked for; what it does from now on is not counted."""
-        self._ended_ns = self._ended_ns or self._now_ns()
-
     def records(self) -> list[SpanRecord]:
-        """The command's spans, the root first."""
+        """The command's spans, the root first; it has ended with its last call."""
         from protos.tracing.spans import Kind, SpanRecord
 
-        self.end()
-        root = SpanRecord(
-            self._name, self._trace_id, self._root_id, 0, self._begun_ns, self._ended_ns
-        )
+        # Closing the connection is nothing that anybody waits for.
+        ended_ns = max((call.ended_ns for call in self._calls), default=self._now_ns())
+        root = SpanRecord(self._name, self._trace_id, self._root_id, 0, self._begun_ns, ended_ns)
         made = [
             SpanRecord(
                 call.method,

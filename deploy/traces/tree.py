@@ -69,8 +69,9 @@ class Trace:
 
     @property
     def fault(self) -> str:
-        """Why it failed: what its call says, else its root; empty when neither did."""
-        return self.call.fault or self.root.fault
+        """Why it failed: what its call says, its root, or what that asked; empty when none did."""
+        asked = (each.fault for each in self.children(self.root) if each.fault)
+        return self.call.fault or self.root.fault or next(asked, "")
 
     def children(self, span: Span) -> list[Span]:
         """The spans right below one, by their begin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def open_sink(
         )
         processors.append(BatchSpanProcessor(exporter, schedule_delay_millis=_COLLECTOR_EVERY_MS))
     if to.directory is not None:
+        # Commands look for it before there is a span; what hinders it is said when one is written.
+        with suppress(OSError):
+            to.directory.mkdir(parents=True, exist_ok=True)
         file = SpanFile(span_file(to.directory, process), to.file_bytes)
         processors.append(BatchSpanProcessor(file, schedule_delay_millis=_FILE_EVERY_MS))
     if not processors:

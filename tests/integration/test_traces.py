@@ -95,7 +95,6 @@ def collected(client: ClientTrace, traced: Traced, names: tuple[str, ...]) -> Tr
 def infer(traced: Traced, text: str = "the movie was good") -> Trace:
     client = ClientTrace("orchid infer", time.monotonic_ns)
     (reply,) = ask(traced.cluster.address, Question(ENCODER, tenant="acme"), [text], client)
-    client.end()
     assert not reply.error, reply.error
     return collected(client, traced, ENCODER_SPANS)
 
@@ -111,7 +110,6 @@ def generate(traced: Traced, text: str = "the one and the other") -> Trace:
     )
     with Generator(traced.cluster.address) as generator:
         generator.generate(question, lambda piece: None, client)
-    client.end()
     return collected(client, traced, DECODER_SPANS)
 
 
