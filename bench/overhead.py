@@ -104,7 +104,7 @@ def run_overhead(
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-overhead-")))
         build_synthetic(base / "models", MODEL)
-        workloads = _workloads(base / "models", settings.words)
+        workloads = token_workloads(base / "models", settings.words)
         spec = ClusterSpec(1, base / "state", listen="127.0.0.1:0", repository=base / "models")
         cluster = stack.enter_context(LocalCluster(spec))
         cluster.wait_ready(timeout_s=60)
@@ -226,7 +226,7 @@ def _plan(case: Case, address: str, settings: OverheadSettings, watch: dict[str,
     )
 
 
-def _workloads(repository: Path, words: int) -> dict[Payload, Workload]:
+def token_workloads(repository: Path, words: int) -> dict[Payload, Workload]:
     """One text, and its token ids."""
     from tokenizers import Tokenizer
 

@@ -75,7 +75,7 @@ class ControlPlane:
             max_queued=config.preprocess_queue,
             now_ns=now_ns,
         )
-        callers = Callers(config.classes)
+        callers = Callers(config.classes, config.tenants.named)
         self._dispatcher = Dispatcher(
             config,
             registry,

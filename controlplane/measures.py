@@ -46,15 +46,17 @@ class Names:
 class Callers:
     """Who asks, as label values, and the CPU time they were charged, over both lanes.
 
-    Classes that are not configured are refused, so only configured ones have a label.
+    Classes that are not configured are refused, so only configured ones have a label. Configured
+    tenants are always told apart, others while there are few.
     """
 
     __slots__ = ("_classes", "_configured", "_tenants", "cpu_ns")
 
-    def __init__(self, classes: Iterable[str]) -> None:
+    def __init__(self, classes: Iterable[str], tenants: Iterable[str] = ()) -> None:
         self._configured = frozenset(classes)
         self._classes = Names(MOST_CLASSES, sorted(self._configured))
-        self._tenants = Names(MOST_TENANTS)
+        known = sorted(tenants)
+        self._tenants = Names(MOST_TENANTS + len(known), known)
         # By tenant and class.
         self.cpu_ns: dict[tuple[str, str], int] = {}
 

@@ -25,6 +25,9 @@ REASONS = (
     Refusal.TOO_SHORT,
     Refusal.EXPIRED,
     Refusal.NO_WORKER,
+    Refusal.TENANT_QUEUE,
+    Refusal.TENANT_WORK,
+    Refusal.TENANT_RATE,
     Reason.SHED_UNLIKELY,
 )
 

@@ -17,6 +17,7 @@ from deploy.cli.bench_load import load
 from deploy.cli.bench_operate import operate
 from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
+from deploy.cli.bench_telemetry import telemetry
 from deploy.cli.bench_tenants import tenants
 from deploy.cli.output import JsonOption, fail
 from deploy.cli.results import finish, print_summary
@@ -35,6 +36,7 @@ app.command()(lanes)
 app.command()(decode_sim)
 app.command()(fuzz)
 app.command()(tenants)
+app.command()(telemetry)
 
 
 @app.command()

@@ -49,6 +49,12 @@ def test_callers_cannot_make_labels_without_end() -> None:
     assert len(callers.cpu_ns) == MOST_TENANTS + 2
     assert callers.cpu_ns[OTHER, OTHER] == 1000 - MOST_TENANTS
     assert callers.cpu_ns["t0", "gold"] == 5
+    known = Callers([], ["acme"])
+    for number in range(1000):
+        known.charge(RequestClass(tenant=f"t{number}"), 1)
+    known.charge(RequestClass(tenant="acme"), 7)
+    assert known.cpu_ns["acme", NONE] == 7
+    assert len(known.cpu_ns) == MOST_TENANTS + 2
 
 
 @virtual
