@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 _FEWEST_PASSES = 2
 _MOST_PASSES = 12
 _REFERENCE_RUNS = 3
+# A kept profile is compared with runs of shapes up to this: a worker that is replaced under load
+# takes its neighbours' cores for every token more.
+_COMPARED_TOKENS = 64
 # The fewest passes may take this many times the budget; the first is always made.
 _OVERDRAFT = 3.0
 # A tensor run that takes more than this part of the budget is not tried in a larger size.
@@ -76,21 +79,21 @@ class Warmup:
         return self._measure(loaded, plan.shapes, reference_length(plan.shapes), progress, long)
 
     def compare(self, loaded: LoadedVariant, profile: VariantProfile) -> float:
-        """Runs warm shapes of a variant whose profile is known, without measuring another.
+        """Runs every warm shape of a variant whose profile is known, the short ones again.
 
-        Returns the median of measured over predicted time, 1 for a variant of tensors, whose
-        inputs nobody knows. Raises WorkerError when the variant does not run.
+        Returns the median of measured over predicted time of the latter, 1 for a variant of
+        tensors, whose inputs nobody knows. Raises WorkerError when the variant does not run.
         """
         variant = loaded.variant
         if variant.layout == "tensor":
             return 1.0
         plan = warm_plan(variant.warm_lengths, variant.max_tokens)
-        ratios = []
         for shape in (*reversed(plan.long), *reversed(plan.shapes)):
-            # The first run of a shape is not typical.
+            # The first run of a shape is not typical; it is what makes the next ones so.
             self._run(loaded, shape)
-            ratios.append(self._run(loaded, shape) / profile.predict_us(shape))
-        return median(ratios)
+        short = [shape for shape in plan.shapes if sum(shape) <= _COMPARED_TOKENS]
+        compared = short or plan.shapes[:1]
+        return median(self._run(loaded, s) / profile.predict_us(s) for s in compared)
 
     def _tensor_shapes(self, loaded: LoadedVariant) -> tuple[tuple[int, ...], ...]:
         """The sizes that the variant takes, and that leave time for others in the budget."""
