@@ -116,6 +116,7 @@ def test_a_secured_cluster_serves_those_it_knows_and_rotates_without_a_loss(
         (tmp_path / "cluster.crt").write_bytes(certificate.read_bytes())
         before = tally["OK"]
         wait_for(lambda: tally["OK"] > before + 50, "traffic goes on")
+        assert set(tally) == {"OK"}
         # A worker that comes back shows and sees the new certificate.
         cluster.restart_worker("worker-0")
         cluster.wait_ready(timeout_s=60)
