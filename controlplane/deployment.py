@@ -11,9 +11,12 @@ from controlplane.config import ClassConfig, ControlPlaneConfig
 from controlplane.errors import InvalidRequest
 from controlplane.policy.admission import Bounds
 from controlplane.policy.entries import Settings
+from controlplane.policy.policies import Policy, build
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import RequestClass
+from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.registry import ModelInfo
+from controlplane.tenants import TenantsConfig
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +33,18 @@ def policy_settings(config: ControlPlaneConfig) -> Settings:
         prefetch=config.prefetch,
         max_batch=config.max_batch,
     )
+
+
+def policy_of(config: ControlPlaneConfig) -> Policy:
+    """The policy that decides."""
+    return build(config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction)
+
+
+def renewed(tenancy: Tenancy | None, config: TenantsConfig) -> Tenancy | None:
+    """Tenants on these terms, with what they have had; None without terms."""
+    if not config:
+        return None
+    return Tenancy(config) if tenancy is None else tenancy.carried(config)
 
 
 def variant_table(info: ModelInfo, quality_resolution: float) -> VariantTable:
@@ -65,6 +80,16 @@ def same_deployment(one: VariantTable, other: VariantTable) -> bool:
     """Whether two tables describe the same variants of the same manifest."""
     before, after = deployment_of(one), deployment_of(other)
     return one == other and before.manifest_digest == after.manifest_digest
+
+
+def new_table(
+    info: ModelInfo, quality_resolution: float, before: VariantTable | None
+) -> VariantTable | None:
+    """The table of a model as it is now; None when it has no variant, or is as `before`."""
+    table = variant_table(info, quality_resolution)
+    if not len(table) or (before is not None and same_deployment(before, table)):
+        return None
+    return table
 
 
 def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) -> RequestClass:

@@ -12,9 +12,10 @@ from controlplane.deployment import (
     Disagreements,
     deployment_of,
     effective_class,
+    new_table,
+    policy_of,
     policy_settings,
-    same_deployment,
-    variant_table,
+    renewed,
 )
 from controlplane.errors import Cancelled, ControlPlaneError, Unavailable, WorkerFault
 from controlplane.expiry import Deadlines
@@ -24,7 +25,6 @@ from controlplane.members import Members
 from controlplane.pending import Pending
 from controlplane.policy.admission import Refusal
 from controlplane.policy.hands import Flight
-from controlplane.policy.policies import build
 from controlplane.policy.pool import Pool
 from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
@@ -33,15 +33,7 @@ from controlplane.pump import Pump
 from controlplane.registry import ModelInfo, Registry, WorkerSession
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.tenants import TenantsConfig
-from controlplane.work import (
-    BatchDone,
-    ItemDone,
-    ItemStatus,
-    WorkerPort,
-    batch_of,
-    item_id,
-    place_of,
-)
+from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkerPort, place_of
 
 # Turns of the loop between a call's bytes and its place in the queue: those who wait to share
 # a short run leave with those whom the loop has in its hands already.
@@ -67,15 +59,12 @@ class Dispatcher:
         self._registry = registry
         self._now_ns = now_ns
         self._loop = loop
-        settings = policy_settings(config)
-        policy = build(
-            config.policy, confidence_z=config.confidence_z, reserve=config.reserve_fraction
-        )
+        policy = policy_of(config)
         callers = callers or Callers(config.classes)
         self._accounts = Accounts(callers, telemetry, policy=policy.name, now_ns=now_ns)
         self.counters = self._accounts.counters
         self.measures = self._accounts.measures
-        self._scheduler = Scheduler(policy, settings)
+        self._scheduler = Scheduler(policy, policy_settings(config))
         self._deadlines = Deadlines(loop, now_ns, self._expire)
         self._pending: dict[int, Pending] = {}
         self._pump = Pump(
@@ -144,10 +133,7 @@ class Dispatcher:
 
     def set_tenants(self, config: TenantsConfig) -> None:
         """Hold these tenants to their terms from now on, with what they have had and wait for."""
-        tenancy, fresh = self._scheduler.tenancy, None
-        if config:
-            fresh = tenancy.carried(config) if tenancy is not None else Tenancy(config)
-        self._scheduler.set_tenancy(fresh)
+        self._scheduler.set_tenancy(renewed(self._scheduler.tenancy, config))
         self._pump.soon()
 
     # --- views ----------------------------------------------------------------------
@@ -196,10 +182,7 @@ class Dispatcher:
         """A worker is gone: what it had is queued again while its slack allows."""
         fault = WorkerFault(f"worker {session.identity.id!r} was lost while executing")
         for flight in self._members.detach(session):
-            for request in flight.requests:
-                pending = self._pending.get(request.id)
-                if pending is not None and pending.drop(flight):
-                    self._again(pending, flight, fault)
+            self._rescue(flight, fault)
         self._pump.soon()
 
     def refresh(self, models: frozenset[str]) -> None:
@@ -244,7 +227,8 @@ class Dispatcher:
                 answered += 1
                 self._item(session, flight, place, item, done, now)
         if answered < len(flight.requests):
-            self._unanswered(flight)
+            # The worker left items out: they did not run as far as anyone knows.
+            self._rescue(flight, WorkerFault("the worker gave no result"))
         pool = flight.pool
         self._pump.soon(_COMPANY_TURNS if pool.held and pool.queued < self._config.max_batch else 1)
 
@@ -292,13 +276,6 @@ class Dispatcher:
             else:
                 self._fail(pending, error)
 
-    def _unanswered(self, flight: Flight) -> None:
-        """The worker left items out of a result: they did not run as far as anyone knows."""
-        for request in flight.requests:
-            pending = self._pending.get(request.id)
-            if pending is not None and pending.drop(flight):
-                self._again(pending, flight, WorkerFault("the worker gave no result"))
-
     # --- dispatching ----------------------------------------------------------------
 
     def _admit(self, request: Request) -> None:
@@ -334,9 +311,7 @@ class Dispatcher:
             request.dispatched_ns = flight.sent_ns
             self._pending[request.id].flight = flight
         self._accounts.sent(flight)
-        port = self._members.port(flight.worker)
-        assert port is not None, "the scheduler only knows attached workers"
-        port.send(batch_of(flight))
+        self._members.send(flight)
 
     def _redispatch(self, flights: tuple[Flight, ...]) -> None:
         """The worker of these flights is suspect: whoever answers first, wins.
@@ -344,20 +319,23 @@ class Dispatcher:
         Without another worker they stay where they are; it may yet come back with them.
         """
         for flight in flights:
-            if not flight.pool.live:
-                continue
-            for request in flight.requests:
-                pending = self._pending.get(request.id)
-                if pending is not None and pending.drop(flight):
+            if flight.pool.live:
+                self._rescue(flight, WorkerFault("the worker fell silent"), may_answer=True)
+
+    def _rescue(self, flight: Flight, fault: WorkerFault, *, may_answer: bool = False) -> None:
+        """Queue again what depends on a flight, which `may_answer` yet."""
+        for request in flight.requests:
+            pending = self._pending.get(request.id)
+            if pending is not None and pending.drop(flight):
+                if may_answer:
                     pending.others.append(flight)
-                    self._again(pending, flight, WorkerFault("the worker fell silent"))
+                self._again(pending, flight, fault)
 
     def _deploy(self, info: ModelInfo) -> None:
-        table = variant_table(info, self._config.quality_resolution)
-        if not len(table):
-            return
         pool = self._scheduler.pools.get(info.name)
-        if pool is not None and same_deployment(pool.table, table):
+        before = None if pool is None else pool.table
+        table = new_table(info, self._config.quality_resolution, before)
+        if table is None:
             return
         for request, error in self._scheduler.set_pool(info.name, table):
             reason = f"no live worker can answer the request any more: {error}"
@@ -374,11 +352,11 @@ class Dispatcher:
         del self._pending[request.id]
         self._deadlines.discard(request.id)
         if pending.flight is not None:
-            self._cancel_run(pending.flight, request)
+            self._members.cancel(pending.flight, request)
         elif queued:
             self._scheduler.withdraw(request, self._now_ns())
         for flight in pending.others:
-            self._cancel_run(flight, request)
+            self._members.cancel(flight, request)
 
     def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
@@ -411,8 +389,3 @@ class Dispatcher:
                 self._pump.soon()
             elif not pending.others:
                 self._fail(pending, error)
-
-    def _cancel_run(self, flight: Flight, request: Request) -> None:
-        port = self._members.port(flight.worker)
-        if port is not None:
-            port.cancel((item_id(flight.id, flight.requests.index(request)),))

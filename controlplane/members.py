@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controlplane.policy.hands import Flight
-from controlplane.policy.records import carried_bytes
+from controlplane.policy.records import Request, carried_bytes
 from controlplane.policy.scheduler import Scheduler
 from controlplane.registry import Registry, WorkerSession, WorkerState
 from controlplane.watch import suspicion
-from controlplane.work import WorkerPort
+from controlplane.work import WorkerPort, batch_of, item_id
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +78,18 @@ class Members:
         """The way to a worker; None when it is gone."""
         member = self._members.get(number)
         return None if member is None else member.port
+
+    def send(self, flight: Flight) -> None:
+        """Give a worker a run; it must be attached."""
+        port = self.port(flight.worker)
+        assert port is not None, "the scheduler only knows attached workers"
+        port.send(batch_of(flight))
+
+    def cancel(self, flight: Flight, request: Request) -> None:
+        """Tell a worker, if it is still there, that nobody waits for a request of a run."""
+        port = self.port(flight.worker)
+        if port is not None:
+            port.cancel((item_id(flight.id, flight.requests.index(request)),))
 
     def suspect_flights(self) -> list[tuple[Flight, ...]]:
         """What each suspect worker holds."""
