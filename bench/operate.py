@@ -23,6 +23,7 @@ from bench.load.plan import LoadPlan, Workload
 from bench.load.record import Records
 from bench.load.run import run_records
 from bench.report import HostFacts, Report, commit, host_facts, make_report, read_report
+from bench.secured import rotate
 from bench.sim.result import Ending
 from bench.sweep import Baseline, Notify, SweepSettings, measure_baseline
 from deploy.cluster import ClusterError, LocalCluster
@@ -31,6 +32,8 @@ from deploy.roll import roll_workers
 
 Point = dict[str, Any]
 
+# The event that needs a cluster with certificates.
+ROTATE = "rotate"
 _POLL_S = 0.05
 _DRAIN_S = 10.0
 _REPLACED_S = 60.0
@@ -149,6 +152,14 @@ def roll_all(cluster: LocalCluster) -> None:
     roll_workers(cluster)
 
 
+def rotate_all(cluster: LocalCluster) -> None:
+    """The certificate of every process is exchanged, and every worker replaced, which shows it."""
+    if cluster.spec.config is None:
+        raise ClusterError("there is no certificate to exchange")
+    rotate(cluster.spec.config)
+    roll_workers(cluster)
+
+
 def _await_replaced(cluster: LocalCluster, name: str, before: int) -> None:
     deadline = time.monotonic() + _REPLACED_S
     while cluster.pid(name) == before:
@@ -161,6 +172,7 @@ EVENTS: Mapping[str, Callable[[LocalCluster], None]] = {
     "kill": kill_one,
     "drain": drain_one,
     "roll": roll_all,
+    ROTATE: rotate_all,
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def operate(
     events: Annotated[
-        list[str] | None, typer.Argument(help="kill, drain, roll. Default: each of them.")
+        list[str] | None, typer.Argument(help="kill, drain, roll, rotate. Default: each of them.")
     ] = None,
     load: Annotated[
         float, typer.Option(min=0.05, help="Times the most accurate variant's capacity.")
@@ -49,8 +49,9 @@ def operate(
     """Kill, drain and replace workers under load, and follow every request to its end.
 
     kill: SIGKILL to one worker, which is started again. drain: one worker finishes what it has and
-    goes, and is started again. roll: every worker is replaced, as by `orchid roll`. Exits with 1
-    when a request is lost.
+    goes, and is started again. roll: every worker is replaced, as by `orchid roll`. rotate: the
+    same with mutual TLS, and the certificate is exchanged first. Exits with 1 when a request is
+    lost.
     """
     from bench.operate import EVENTS, Kept, OperateSettings
     from bench.report import host_facts
@@ -95,11 +96,33 @@ def _measure(
     settings: OperateSettings, kept: Kept, events: Sequence[str], path: Path, repository: Path
 ) -> Kept:
     """Does one event after the other; the file is written after each."""
+    from bench.operate import ROTATE
+    from bench.secured import secured
+    from deploy.cli.bench_sweep import measuring
+
+    plain = [event for event in events if event != ROTATE]
+    with measuring():
+        if plain:
+            kept = _on_cluster(settings, kept, plain, path, repository, None)
+        if len(plain) < len(events):
+            with secured(path.parent / "certificates") as config:
+                kept = _on_cluster(settings, kept, [ROTATE], path, repository, config)
+    return kept
+
+
+def _on_cluster(
+    settings: OperateSettings,
+    kept: Kept,
+    events: Sequence[str],
+    path: Path,
+    repository: Path,
+    config: Path | None,
+) -> Kept:
     from rich.console import Console
 
     from bench.operate import operate_report, run_operate, seconds_left
     from bench.report import write_report
-    from deploy.cli.bench_sweep import measuring, open_workload
+    from deploy.cli.bench_sweep import open_workload
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterSpec, LocalCluster
 
@@ -108,6 +131,7 @@ def _measure(
     spec = ClusterSpec(
         workers=settings.workers,
         directory=path.parent / "cluster",
+        config=config,
         listen="127.0.0.1:0",
         repository=repository,
         models=(settings.model,),
@@ -115,7 +139,6 @@ def _measure(
         supervise=True,
     )
     with (
-        measuring(),
         bench_progress(console, seconds_left(settings, kept, events)) as (notify, on_start),
         LocalCluster(spec) as cluster,
     ):

@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
+from bench.certificates import Authority
 from deploy.cluster import ClusterError
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
-from tests.certificates import Authority
 from tests.integration.conftest import StartCluster
 from tests.integration.support import PATIENT, TEXT, wait_for
 

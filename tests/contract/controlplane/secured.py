@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 
+from bench.certificates import Authority
 from controlplane.config import ControlPlaneConfig
 from controlplane.security.house import Security, make_security
 from protos.audit import AuditConfig
 from protos.tls import TlsConfig
-from tests.certificates import Authority
 
 SHOP, OPERATOR, NODE, SLOW = "shop-token", "operator-token", "node-token", "slow-token"
 GATEWAY = "gateway-token"

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from bench.certificates import Authority
 from controlplane.config import ControlPlaneConfig
 from controlplane.http.protocol import names_in
-from tests.certificates import Authority
 from tests.contract.controlplane.http_door import VECTORS, WebDoor, error_of, web_door
 from tests.contract.controlplane.secured import (
     GATEWAY,

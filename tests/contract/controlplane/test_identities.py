@@ -12,9 +12,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from bench.certificates import Authority
 from protos.inference import oip_pb2
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
-from tests.certificates import Authority
 from tests.contract.controlplane.front_door import MODEL, Door, front_door
 from tests.contract.controlplane.oip_client import refusal, stub, text_request
 from tests.contract.controlplane.secured import (

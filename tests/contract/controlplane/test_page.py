@@ -15,6 +15,7 @@ import httpx2
 import psutil
 import pytest
 
+from bench.certificates import Authority
 from controlplane.http.protocol import Bounds
 from controlplane.http.server import HttpServer
 from controlplane.page.app import FILES, application
@@ -26,7 +27,6 @@ from controlplane.preprocess import Preprocessor
 from controlplane.security.guard import Guard
 from controlplane.security.house import OPEN, Security
 from controlplane.telemetry.timeline import SlowRequests
-from tests.certificates import Authority
 from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, ask, rest, writers
 from tests.contract.controlplane.fake_worker import until
 from tests.contract.controlplane.secured import OPERATOR, SHOP, audited, secured, tls_of

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
+from bench.certificates import Authority
 from controlplane.config import ControlPlaneConfig
 from protos.inference import oip_pb2_grpc
 from protos.tls import TlsConfig
-from tests.certificates import Authority
 from tests.contract.controlplane.front_door import MODEL, front_door
 from tests.contract.controlplane.oip_client import refusal, stub, text_request
 from tests.contract.controlplane.secured import client_of, security_of, tls_of

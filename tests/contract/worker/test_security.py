@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import pytest
 
+from bench.certificates import Authority
 from protos.audit import AuditConfig
 from protos.orchid.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
 from protos.tls import TlsConfig
-from tests.certificates import Authority
 from tests.contract.worker.serving import PATIENCE_S
 from worker.__main__ import config_from, make_means
 from worker.app import WorkerApp

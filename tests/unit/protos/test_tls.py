@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from bench.certificates import Authority
 from protos.tls import Certificates, TlsConfig, TlsFault, lifetime
-from tests.certificates import Authority
 
 
 def now_s() -> float:

@@ -1,4 +1,4 @@
-"""Certificates made for a test: an authority and what it signs."""
+"""Certificates made for a test or a bench: an authority and what it signs."""
 
 from __future__ import annotations
 
