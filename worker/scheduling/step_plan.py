@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.scheduling.admission import due_ns, next_due_ns
+from worker.scheduling.admission import due_ns
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State, StepPart
@@ -47,11 +47,12 @@ def mix(
     ratio: float,
     now_ns: int,
 ) -> list[Share]:
-    """Those who decode, and as much of the prompts as the tightest of them can bear."""
+    """Everybody who decodes, and as much of the prompts as the tightest of them can bear."""
     decoding = longest_idle([s for s in residents if s.state == State.DECODING], limits.width)
+    shares = [Share(s, 1) for s in decoding]
     prefilling = [s for s in residents if s.state == State.PREFILLING]
     if not prefilling:
-        return [Share(s, 1) for s in decoding]
+        return shares
     beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
     budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
     prefilling.sort(key=lambda s: (due_ns(s), s.order))
@@ -60,29 +61,13 @@ def mix(
         prefilling.remove(anchor)
         prefilling.insert(0, anchor)
         budget = max(1, budget)
-    prompts = []
     for sequence in prefilling:
         count = min(budget, sequence.outstanding)
         if count < 1:
             break
-        prompts.append(Share(sequence, count))
+        shares.append(Share(sequence, count))
         budget -= count
-    if any(share.sequence.first_due_ns for share in prompts):
-        chunk_ns = cost.token_ns * sum([share.tokens for share in prompts])
-        decoding = [s for s in decoding if _must_ride(s, beat, chunk_ns, limits.headroom, now_ns)]
-    return [*[Share(s, 1) for s in decoding], *prompts]
-
-
-def _must_ride(
-    sequence: DecodeSequence, beat: Beat, chunk_ns: float, headroom: float, now_ns: int
-) -> bool:
-    """Whether its next token would be late if it came with the step after one of prompts.
-
-    Who is ahead of its pace leaves the step to prompts whose first token is due, and is as far
-    behind afterwards as it can bear.
-    """
-    due = next_due_ns(sequence, headroom)
-    return due - now_ns < chunk_ns + 2.0 * beat.step_ns
+    return shares
 
 
 def longest_idle(sequences: Sequence[DecodeSequence], width: int) -> list[DecodeSequence]:

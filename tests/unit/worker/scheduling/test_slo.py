@@ -211,24 +211,3 @@ def test_answers_that_end_early_teach_what_to_expect() -> None:
         world.step()
     state = world.scheduler.load()
     assert state.waiting + state.prefilling + state.decoding == 6
-
-
-def test_who_is_ahead_leaves_the_step_to_prompts_that_are_due() -> None:
-    world = World(blocks=512)
-    world.submit(arrival(0, max_new_tokens=200, **_TARGETS))
-    for _ in range(40):
-        world.step()
-    # Forty tokens in a third of the time that they may take.
-    world.submit(arrival(1, prompt=300, arrived_ns=world.now_ns, **_TARGETS))
-    step = world.step()
-    assert step is not None
-    assert [part.sequence_id for part in step.parts] == [1]
-    while world.scheduler.load().prefilling:
-        world.step()
-    # A prompt without a target is in no hurry.
-    world.submit(arrival(2, prompt=300, arrived_ns=world.now_ns))
-    step = world.step()
-    assert step is not None
-    assert {0, 2} <= {part.sequence_id for part in step.parts}
-    world.drain()
-    assert all(e.record.mean_gap_ns <= 50 * MS for e in world.ended if e.sequence_id < 2)
