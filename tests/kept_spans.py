@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from controlplane.config import TelemetryConfig
 from controlplane.telemetry.telemetry import Telemetry
-from protos.tracing.spans import SpanSink
+from protos.tracing.spans import FinishedSpan, SpanSink
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{CALLER}-01"
@@ -18,12 +19,41 @@ UNSAMPLED = f"00-{TRACE}-{CALLER}-00"
 ASKED = (("traceparent", SAMPLED),)
 
 
+class _Readable(SimpleSpanProcessor):
+    """Gives exporters OpenTelemetry's own spans, which tests can read."""
+
+    def on_end(self, span: Any) -> None:
+        super().on_end(readable(span))
+
+
+def readable(span: FinishedSpan) -> ReadableSpan:
+    """A finished span as OpenTelemetry has it."""
+    record, offset = span.record, span.origin.wall_offset_ns
+    flags = TraceFlags(TraceFlags.SAMPLED)
+
+    def context(trace_id: int, span_id: int) -> SpanContext:
+        return SpanContext(trace_id, span_id, False, flags)
+
+    return ReadableSpan(
+        name=record.name,
+        context=context(record.trace_id, record.span_id),
+        parent=context(record.trace_id, record.parent_id) if record.parent_id else None,
+        attributes=record.attributes,
+        events=[Event(e.name, e.attributes, e.at_ns + offset) for e in record.events],
+        links=[Link(context(*link)) for link in record.links],
+        kind=SpanKind[record.kind.name],
+        status=Status(StatusCode.ERROR, record.fault) if record.fault else Status(),
+        start_time=record.begun_ns + offset,
+        end_time=record.ended_ns + offset,
+    )
+
+
 class KeptSpans:
     """A sink and what it was given; `offset_ns` is added to every time."""
 
     def __init__(self, offset_ns: int = 0) -> None:
         self.exporter = InMemorySpanExporter()
-        processor = SimpleSpanProcessor(self.exporter)
+        processor = _Readable(self.exporter)
         self.sink = SpanSink(
             (processor,), resource={"service.name": "test"}, scope="test", wall_offset_ns=offset_ns
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+from protos.tracing.encode import request_of
 from protos.tracing.endpoint import SECURE
 from protos.tracing.files import SpanFile, span_file
 from protos.tracing.spans import SpanSink
@@ -19,6 +22,13 @@ _TIMEOUT_S = 3.0
 _COLLECTOR_EVERY_MS = 1000.0
 # Soon enough for whoever asks for a trace with the next command.
 _FILE_EVERY_MS = 200.0
+
+
+class CollectorExporter(OTLPSpanExporter):
+    """OpenTelemetry's exporter, connection and retries and all, with our own encoding."""
+
+    def _translate_data(self, data: Sequence[Any]) -> ExportTraceServiceRequest:
+        return request_of(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ def open_sink(
     """
     processors = []
     if to.endpoint:
-        exporter = OTLPSpanExporter(
+        exporter = CollectorExporter(
             endpoint=to.endpoint,
             insecure=not to.endpoint.startswith(SECURE),
             timeout=_TIMEOUT_S,

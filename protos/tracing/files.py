@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from protos.tracing.encode import request_of
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +75,9 @@ class SpanFile(SpanExporter):
             self._path.replace(self._old)
 
 
-def line_of(span: ReadableSpan) -> bytes:
+def line_of(span: object) -> bytes:
     """One span as a line of JSON, with the process and scope it is of."""
-    document: dict[str, Any] = MessageToDict(encode_spans((span,)), use_integers_for_enums=True)
+    document: dict[str, Any] = MessageToDict(request_of((span,)), use_integers_for_enums=True)
     for resource in document["resourceSpans"]:
         for scope in resource["scopeSpans"]:
             for entry in scope["spans"]:

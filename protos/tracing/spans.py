@@ -7,33 +7,33 @@ not recorded costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import NamedTuple, TypeAlias
+from enum import IntEnum
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext, TraceFlags
 
 AttributeValue: TypeAlias = str | bool | int | float
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 NO_ATTRIBUTES: Attributes = {}
 _IDS = RandomIdGenerator()
-_FLAGS = TraceFlags(TraceFlags.SAMPLED)
-_FINE = Status(StatusCode.UNSET)
 
 new_trace_id: Callable[[], int] = _IDS.generate_trace_id
 new_span_id: Callable[[], int] = _IDS.generate_span_id
 
 
-class Kind(Enum):
-    """What a span is: work inside a process, a call that came, or one that was made."""
+class Kind(IntEnum):
+    """What a span is: work inside a process, a call that came, or one that was made.
 
-    INTERNAL = SpanKind.INTERNAL
-    SERVER = SpanKind.SERVER
-    CLIENT = SpanKind.CLIENT
+    The numbers are those of OTLP.
+    """
+
+    INTERNAL = 1
+    SERVER = 2
+    CLIENT = 3
 
 
 class SpanEvent(NamedTuple):
@@ -64,21 +64,33 @@ class SpanRecord(NamedTuple):
     fault: str = ""
 
 
-class _OneResource(Resource):
-    """A resource that knows itself: the encoder would write it out to hash it for every span."""
+class Origin(NamedTuple):
+    """Where spans are of: the process, its part that made them, and its clock.
 
-    def __hash__(self) -> int:
-        return id(self)
+    `wall_offset_ns` turns the monotonic clock into wall-clock time, which spans need.
+    """
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    resource: Resource
+    scope: str
+    wall_offset_ns: int
+
+
+class FinishedSpan:
+    """What processors are given: of a span they only ask whether it is sampled, and all are."""
+
+    __slots__ = ("origin", "record")
+
+    context: ClassVar[SpanContext] = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
+
+    def __init__(self, record: SpanRecord, origin: Origin) -> None:
+        self.record = record
+        self.origin = origin
 
 
 class SpanSink:
-    """Takes finished spans, from any thread, and hands them to processors.
+    """Takes finished spans, from any thread, and hands them to processors as `FinishedSpan`.
 
-    `wall_offset_ns` turns the monotonic clock into wall-clock time, which spans need;
-    `resource` names the process.
+    `resource` names the process; see `Origin` for the rest.
     """
 
     def __init__(
@@ -89,16 +101,19 @@ class SpanSink:
         scope: str,
         wall_offset_ns: int,
     ) -> None:
-        self.wall_offset_ns = wall_offset_ns
+        self.origin = Origin(Resource.create(dict(resource)), scope, wall_offset_ns)
         self._processors = tuple(processors)
-        known = Resource.create(dict(resource))
-        self._resource = _OneResource(dict(known.attributes), known.schema_url)
-        self._scope = InstrumentationScope(scope)
+
+    @property
+    def wall_offset_ns(self) -> int:
+        """From the monotonic clock to wall-clock time."""
+        return self.origin.wall_offset_ns
 
     def emit(self, records: Iterable[SpanRecord]) -> None:
         """Queue spans for export; drops what no queue has room for."""
         for record in records:
-            span = self._span(record)
+            # The exporters of this package read nothing else of it (`encode.request_of`).
+            span = cast(ReadableSpan, FinishedSpan(record, self.origin))
             for processor in self._processors:
                 processor.on_end(span)
 
@@ -106,33 +121,3 @@ class SpanSink:
         """Send what is left and stop."""
         for processor in self._processors:
             processor.shutdown()
-
-    def _span(self, record: SpanRecord) -> ReadableSpan:
-        offset = self.wall_offset_ns
-        trace_id = record.trace_id
-        parent = None
-        if record.parent_id:
-            remote = record.kind is Kind.SERVER
-            parent = SpanContext(trace_id, record.parent_id, remote, _FLAGS)
-        return ReadableSpan(
-            name=record.name,
-            context=SpanContext(trace_id, record.span_id, False, _FLAGS),
-            parent=parent,
-            resource=self._resource,
-            attributes=record.attributes,
-            events=_events(record.events, offset) if record.events else (),
-            links=_links(record.links) if record.links else (),
-            kind=record.kind.value,
-            status=Status(StatusCode.ERROR, record.fault) if record.fault else _FINE,
-            start_time=record.begun_ns + offset,
-            end_time=record.ended_ns + offset,
-            instrumentation_scope=self._scope,
-        )
-
-
-def _events(events: Sequence[SpanEvent], offset_ns: int) -> list[Event]:
-    return [Event(each.name, each.attributes, each.at_ns + offset_ns) for each in events]
-
-
-def _links(links: Sequence[tuple[int, int]]) -> list[Link]:
-    return [Link(SpanContext(*link, True, _FLAGS)) for link in links]

@@ -69,7 +69,7 @@ def test_a_recorded_item_is_a_tree_in_its_callers_trace() -> None:
         "orchid.batch_id": 1,
     }
     assert said(run)["orchid.batch_items"] == 2 and said(run)["orchid.batch_tokens"] == 8
-    assert run.links == ()
+    assert not run.links
 
 
 def test_the_runs_of_one_batch_are_linked_to_each_other() -> None:
