@@ -22,6 +22,7 @@ _CALLERS_OWN = frozenset({"cancelled", "invalid", "not-found", "unsatisfiable"})
 class ModelCounts(NamedTuple):
     """Totals of one model since the start, and what waits now.
 
+    `reasons` counts why there was no answer, `decided` why answers came from their variant.
     `variants` counts answers by session (0 where that does not matter) and variant, `tokens` the
     generated tokens likewise, each since its worker's start; `first_tokens` counts times to the
     first token by bucket.
@@ -30,6 +31,7 @@ class ModelCounts(NamedTuple):
     outcomes: Mapping[str, int] = {}
     variants: Mapping[tuple[int, str], int] = {}
     reasons: Mapping[str, int] = {}
+    decided: Mapping[str, int] = {}
     queued: int = 0
     work_ms: float = 0.0
     tokens: Mapping[tuple[int, str], int] = {}
@@ -161,6 +163,7 @@ def _gained(before: ModelCounts, now: ModelCounts) -> ModelSample:
         outcomes=_growth(before.outcomes, now.outcomes),
         variants=_by_variant(before.variants, now.variants),
         reasons=_growth(before.reasons, now.reasons),
+        decided=_growth(before.decided, now.decided),
         queued=now.queued,
         work_ms=round(now.work_ms, 3),
         tokens=tokens,

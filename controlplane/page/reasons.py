@@ -1,4 +1,4 @@
-"""Why requests got no answer, in words that are counted apart."""
+"""Why requests got their answers from where they did, or none, in words counted apart."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def request_reasons(dispatcher: Dispatcher, model: str) -> dict[str, int]:
         if name == model:
             found[f"deadline-passed-{where}"] = n
     return found | _faults(dispatcher.counters.outcomes.get(model, {}), _SAY_WHY)
+
+
+def decision_reasons(dispatcher: Dispatcher, model: str) -> dict[str, int]:
+    """Why the policy chose the variants that answered a model's requests, since the start."""
+    found: dict[str, int] = {}
+    for (name, _, reason), n in dispatcher.measures.answers.items():
+        if name == model:
+            found[reason] = found.get(reason, 0) + n
+    return found
 
 
 def generation_reasons(generations: Generations, model: str) -> dict[str, int]:

@@ -212,13 +212,15 @@ class SlowRequest:
 class ModelSample:
     """What one model did in one interval, and what waited at its end.
 
-    `outcomes` are all endings, `variants` the answers, `reasons` why there was none, and
-    `first_tokens` times to the first token by bucket of the metrics' histogram, empty for none.
+    `outcomes` are all endings, `variants` the answers, `decided` why they came from these,
+    `reasons` why there was none, and `first_tokens` times to the first token by bucket of the
+    metrics' histogram, empty for none.
     """
 
     outcomes: Mapping[str, int]
     variants: Mapping[str, int]
     reasons: Mapping[str, int]
+    decided: Mapping[str, int]
     queued: int
     work_ms: float
     tokens: int

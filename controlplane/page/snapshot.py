@@ -22,7 +22,7 @@ from controlplane.page.history import (
     rates,
     tokens_per_s,
 )
-from controlplane.page.reasons import generation_reasons, request_reasons
+from controlplane.page.reasons import decision_reasons, generation_reasons, request_reasons
 from controlplane.page.records import (
     SCHEMA,
     ArenaMap,
@@ -115,6 +115,7 @@ def _pool_counts(dispatcher: Dispatcher, name: str, pool: Pool | None) -> ModelC
         outcomes=dict(counters.outcomes.get(name, {})),
         variants={(0, variant): n for variant, n in counters.variants.get(name, {}).items()},
         reasons=request_reasons(dispatcher, name),
+        decided=decision_reasons(dispatcher, name),
         queued=pool.queued if pool is not None else 0,
         work_ms=pool.own_work_ns() / 1e6 if pool is not None else 0.0,
     )

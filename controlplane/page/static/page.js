@@ -2,7 +2,7 @@
 
 import { badge, el, figures, fill, keyed, say, small, svg } from "./dom.js";
 import { bar, bucketed, drawArena, drawMix, legend, phaseKind, shade, swatch, waterfall } from "./drawings.js";
-import { count, mebibytes, mood, OTHERS, rate, REASONS, share, span, time, timely } from "./words.js";
+import { count, DECISIONS, mebibytes, mood, OTHERS, rate, REASONS, share, span, time, timely } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const KEPT_S = 300;
@@ -58,7 +58,7 @@ function showMix(snapshot) {
   const figuresOf = keyed(byId("mix"), models.map((model) => model.name), (name) => {
     const table = detailsTable(["Variant", "Quality", "p50", "Correction", "Answered", "Last minute", "Note"]);
     return el("div", { class: "model" }, el("h3", {}, name), svg("svg", { role: "img" }),
-      el("ul", { class: "legend" }), el("details", {}, el("summary", {}, "Variants in figures"), table));
+      el("ul", { class: "legend" }), el("p", { class: "dim why" }), el("details", {}, el("summary", {}, "Variants in figures"), table));
   });
   figuresOf.forEach((figure, place) => drawModel(figure, models[place]));
 }
@@ -91,9 +91,12 @@ function drawModel(figure, { name, variants }) {
   const seen = parts.filter((part) => part.values.some(Boolean));
   const told = seen.filter((part) => part.note && part.note !== "0 %").map((part) => `${part.name} ${part.note}`);
   const now = `${rate(ended / RECENT_S)} a second`;
-  const [, chart, list, details] = figure.children;
+  const [, chart, list, why, details] = figure.children;
   drawMix(chart, seen, `${name}: ended requests over five minutes; in the last minute ${now}: ${told.join(", ") || "none"}`);
   legend(list, seen);
+  const decided = [...total(minute, name, "decided")].sort((a, b) => b[1] - a[1]);
+  say(why, decided.length ? `Chosen in the last minute: ${decided.map(([reason, n]) =>
+    `${DECISIONS[reason] ?? reason} ${portion(n)}`).join(", ")}.` : "");
   fill(details.lastChild, variants.map((variant) => [
     variant.name,
     variant.quality === null ? "not measured" : variant.quality.toFixed(4),

@@ -10,8 +10,24 @@ export const OTHERS = [
   { name: "too late", kind: "late", outcomes: ["too-late"] },
   { name: "failed", kind: "failed", outcomes: ["unavailable", "worker-fault", "failed"] },
 ];
+export const DECISIONS = {
+  "most-accurate-in-reserve": "the most accurate, within the reserve",
+  "limited-by-slack": "limited by the deadline",
+  "limited-by-reserve": "limited by the reserve for others",
+  "limited-by-price": "limited by what its time is worth to others",
+  "fastest-under-load": "the fastest, under load",
+  "fastest-for-slack": "the fastest, for the deadline",
+  "last-chance": "the last that might make it",
+  "only-eligible": "the only one allowed",
+  "fixed-most-accurate": "always the most accurate",
+  "fixed-cheapest": "always the fastest",
+  "fixed-at-arrival": "fixed on arrival",
+};
 export const REASONS = {
   "queue-full": "the queue is full",
+  "tenant-queue-full": "the tenant has as many waiting as it may",
+  "tenant-work-bound": "the tenant's waiting requests hold as much predicted work as they may",
+  "tenant-borrows-no-more": "the tenant had its share of the workers' time",
   "predicted-work-bound": "the queue holds as much predicted work as it may",
   "deadline-behind-work-ahead": "the work ahead leaves no time before the deadline",
   "deadline-below-service-time": "the deadline is shorter than the fastest variant needs",

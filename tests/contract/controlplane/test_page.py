@@ -23,6 +23,9 @@ from controlplane.page.door import PageDoor
 from controlplane.page.feed import MOST_BEHIND, Feed
 from controlplane.page.guard import HEADERS
 from controlplane.page.snapshot import Sources
+from controlplane.policy.admission import Refusal
+from controlplane.policy.decode import RouteReason
+from controlplane.policy.selector import Reason
 from controlplane.preprocess import Preprocessor
 from controlplane.security.guard import Guard
 from controlplane.security.house import OPEN, Security
@@ -265,6 +268,14 @@ def test_the_page_needs_nothing_from_elsewhere_and_makes_no_markup_of_text() -> 
     labels = set(re.findall(r'aria-labelledby="([^"]+)"', page))
     assert labels <= ids
     assert set(re.findall(r'(?:href|src)="(/[^"]*)"', page)) <= {*FILES, "/status.json"}
+
+
+def test_every_reason_has_its_words() -> None:
+    words = (STATIC / "words.js").read_text()
+    named = {**vars(Refusal), **vars(Reason)}
+    reasons = {value for name, value in named.items() if name.isupper()}
+    for reason in {RouteReason.NOT_NOW, *reasons}:
+        assert f'"{reason}": "' in words
 
 
 def door_of(house: Writers, security: Security = OPEN) -> PageDoor:

@@ -116,6 +116,7 @@ async def test_queues_variants_and_workers_are_as_their_owners_have_them() -> No
     (sample,) = page["samples"]
     assert sample["models"]["m"]["outcomes"] == {"answered": 8}
     assert sum(sample["models"]["m"]["variants"].values()) == 8
+    assert sum(sample["models"]["m"]["decided"].values()) == 8
     assert 0 < sample["choices"] <= 8 and sample["offered"] == 8
     (queue,) = page["queues"]
     assert queue["rates"]["on_time_share"] == page["totals"]["on_time_share"] == 1.0
