@@ -72,8 +72,8 @@ def _readable(span: Span) -> Span:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
-    """A collector on a free port."""
+def collecting(credentials: grpc.ServerCredentials | None = None) -> Iterator[Collector]:
+    """A collector on a free port, in plain text without credentials."""
     collector = Collector()
 
     def export(content: bytes, _: Any) -> bytes:
@@ -84,7 +84,11 @@ def collecting() -> Iterator[Collector]:
     handlers: dict[str, Any] = {_METHOD: grpc.unary_unary_rpc_method_handler(export)}
     server = grpc.server(futures.ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-    collector.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    collector.address = f"127.0.0.1:{port}"
     server.start()
     try:
         yield collector

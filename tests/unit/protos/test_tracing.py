@@ -6,11 +6,13 @@ import json
 import logging
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
+from bench.certificates import Authority
 from protos.tracing.context import (
     in_share,
     is_sampled,
@@ -22,6 +24,7 @@ from protos.tracing.endpoint import endpoint_fault
 from protos.tracing.export import Destinations, open_sink
 from protos.tracing.files import SpanFile, span_file
 from protos.tracing.spans import Kind, SpanEvent, SpanRecord, SpanSink
+from tests.integration.collector import collecting
 from tests.kept_spans import CALLER, SAMPLED, TRACE
 
 
@@ -168,3 +171,18 @@ def test_without_a_destination_there_is_no_sink(tmp_path: Path) -> None:
     sink.emit([record()])
     sink.close()
     assert "orchid.dispatch" in span_file(tmp_path, "w").read_text()
+
+
+def test_https_is_tls_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("collector", "127.0.0.1")
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority.path))
+    with collecting(credentials) as collector:
+        for scheme in ("http://", "https://"):
+            to = Destinations(f"{scheme}{collector.address}")
+            sink = open_sink(to, process="w", resource={}, scope="s", wall_offset_ns=0)
+            assert sink is not None
+            sink.emit([record(7 if scheme == "https://" else 8)])
+            sink.close()
+    assert [span.span_id for span in collector.spans()] == [f"{7:016x}"]
