@@ -46,7 +46,7 @@ class ClassConfig:
     variant, `prohibited` lists variants that never answer, `deadline_ms` is the
     deadline of requests that bring none, `generation_deadline_ms` that of generations;
     `first_token_target_ms` and `token_target_ms` are the targets of generations that name
-    none. 0 leaves the general default.
+    none. 0 leaves the general default. `deferrable` requests are kept out first under overload.
     """
 
     minimum_quality: float = 0.0
@@ -55,6 +55,7 @@ class ClassConfig:
     generation_deadline_ms: int = 0
     first_token_target_ms: int = 0
     token_target_ms: int = 0
+    deferrable: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.minimum_quality <= 1.0:

@@ -108,6 +108,7 @@ def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) 
         klass,
         minimum_quality=max(klass.minimum_quality, named.minimum_quality),
         prohibited=klass.prohibited | frozenset(named.prohibited),
+        deferrable=named.deferrable,
     )
 
 

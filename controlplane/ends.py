@@ -49,6 +49,7 @@ _REFUSALS = {
     Refusal.QUEUE_FULL: "the queue is full",
     Refusal.WORK_BOUND: "the queue holds as much predicted work as it may",
     Refusal.BEHIND_WORK: "the work ahead leaves no time before the deadline",
+    Refusal.DEFERRED: "under overload requests of this class wait outside",
     Refusal.TENANT_QUEUE: "the tenant has as many requests queued as it may",
     Refusal.TENANT_WORK: "the tenant has as much predicted work queued as it may",
     Refusal.TENANT_RATE: "the tenant uses as much CPU time as it may",
@@ -154,6 +155,7 @@ def answer(
             approximation=flight.approximations[place],
             quality=flight.candidate.quality,
             worker_id=worker_id,
+            overload_level=flight.rung,
         ),
         outcome=Outcome(
             items=shape.items,

@@ -9,7 +9,16 @@ import grpc
 
 from deploy.access import Access
 from deploy.channels import channel as channel_to
-from deploy.tenant_views import NO_RELOADS, ReloadView, TenantView, reload_view, tenant_views
+from deploy.tenant_views import (
+    NO_OVERLOAD,
+    NO_RELOADS,
+    OverloadView,
+    ReloadView,
+    TenantView,
+    overload_view,
+    reload_view,
+    tenant_views,
+)
 from protos.inference import oip_pb2, oip_pb2_grpc
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -76,7 +85,7 @@ class DecileView:
 class PoolView:
     """One model and the workers that serve it; `calibration` has ten deciles of chances.
 
-    `door_margin` is what the door multiplies foretold waits by.
+    `door_margin` is what the door multiplies foretold waits by, `overload` its ladder's state.
     """
 
     model: str
@@ -90,6 +99,7 @@ class PoolView:
     outcomes: Mapping[str, int]
     calibration: tuple[DecileView, ...]
     door_margin: float
+    overload: OverloadView = NO_OVERLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,4 +393,5 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
             for decile in message.calibration
         ),
         door_margin=message.door_margin,
+        overload=overload_view(message.overload),
     )

@@ -1,4 +1,4 @@
-"""What a control plane says of its tenants, as plain values."""
+"""What a control plane says of its tenants and of overload, as plain values."""
 
 from __future__ import annotations
 
@@ -41,6 +41,33 @@ class ReloadView:
 
 
 NO_RELOADS = ReloadView(0, 0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadView:
+    """Where a pool is on the overload ladder; see `orchid.v1.OverloadStatus`."""
+
+    level: int
+    trigger: str
+    crowding: float
+    refusing: float
+    changes: int
+    kept_out: int
+
+
+NO_OVERLOAD = OverloadView(0, "", 0.0, 0.0, 0, 0)
+
+
+def overload_view(message: fleet_pb2.OverloadStatus) -> OverloadView:
+    """The ladder of a pool."""
+    return OverloadView(
+        level=message.level,
+        trigger=message.trigger,
+        crowding=message.crowding,
+        refusing=message.refusing,
+        changes=message.changes,
+        kept_out=message.kept_out,
+    )
 
 
 def tenant_views(messages: Iterable[fleet_pb2.TenantStatus]) -> tuple[TenantView, ...]:

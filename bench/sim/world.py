@@ -21,6 +21,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Bounds
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
+from controlplane.policy.ladder import Ladder
 from controlplane.policy.policies import build
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Request, Shape
@@ -123,6 +124,11 @@ class World:
     def tenancy(self) -> Tenancy | None:
         """What tenants were charged; None without tenants."""
         return self._scheduler.tenancy
+
+    @property
+    def ladder(self) -> Ladder:
+        """The pool's overload ladder."""
+        return self._scheduler.pools[_MODEL].ladder
 
     def violations(self) -> list[str]:
         """Every broken invariant of the scheduler at the end; empty when all adds up."""

@@ -18,6 +18,7 @@ class Refusal:
     TOO_SHORT: Final = "deadline-below-service-time"
     EXPIRED: Final = "expired"
     NO_WORKER: Final = "no-worker"
+    DEFERRED: Final = "overload-deferred"
     TENANT_QUEUE: Final = "tenant-queue-full"
     TENANT_WORK: Final = "tenant-work-bound"
     TENANT_RATE: Final = "tenant-borrows-no-more"

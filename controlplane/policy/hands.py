@@ -28,7 +28,8 @@ _TOLERATED_WAKES = 4
 class Flight:
     """A run handed to a worker and not ended. `started_ns` is -1 while it waits there.
 
-    `charges` are what its requests were charged, when there are tenants.
+    `charges` are what its requests were charged, when there are tenants; `rung` is that of the
+    pool's overload ladder when it was sent.
     `ahead_ns` is the way there and back and the wait at the worker, as expected when it
     was sent; `chance` is what its head was given to be on time, `direct` says that the
     worker was idle then.
@@ -51,6 +52,7 @@ class Flight:
     started_ns: int = -1
     direct: bool = False
     charges: tuple[Charge, ...] = ()
+    rung: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from controlplane.policy.arrival import Arrival
 from controlplane.policy.door import DoorMargin
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.foresight import Foresight
+from controlplane.policy.ladder import Ladder
 from controlplane.policy.ledgers import BusyWork, FreeTimes
 from controlplane.policy.line import Line
 from controlplane.policy.policies import Policy
@@ -49,6 +50,7 @@ class Pool:
         self.free_times = FreeTimes()
         self.demand = Demand()
         self.door = DoorMargin()
+        self.ladder = Ladder()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
         self._settings = settings
@@ -111,6 +113,9 @@ class Pool:
                 return refused
         self.demand.arrive(service_ns, now_ns)
         load, margin = self._before(request, service_ns, now_ns)
+        kept_out = self.ladder.newcomer(request.klass.deferrable, load, slack_ns, now_ns)
+        if kept_out is not None:
+            return kept_out
         admission = self.policy.admit(
             Arrival(
                 now_ns=now_ns,
@@ -127,6 +132,7 @@ class Pool:
                 cpu_percent=cpu_percent,
             )
         )
+        self.ladder.answered(admission)
         if admission.admitted:
             request.tightness = admission.completion_ns / slack_ns
             best = request.eligible[0]
@@ -162,6 +168,11 @@ class Pool:
         if entry.request.deadline_ns <= now_ns:
             self.settle(entry.request, on_time=False)
         return True
+
+    def refresh(self, now_ns: int) -> None:
+        """Prepare for decisions to come, between decisions."""
+        self.policy.refresh(now_ns)
+        self.ladder.observe(self.queued_work_ns(), self.live, now_ns)
 
     def settle(self, request: Request, on_time: bool) -> None:
         """An admitted request has ended: the door learns from it."""
@@ -213,7 +224,7 @@ class Pool:
         for request in queued:
             before = {names[k] for k in request.eligible}
             try:
-                request.eligible = self.reconsider(request, before)
+                request.eligible = table.kept(request.klass, request.shapes, before)
             except ControlPlaneError as error:
                 orphans.append((request, error))
             else:
@@ -223,15 +234,6 @@ class Pool:
     def violations(self) -> list[str]:
         """Every way in which the counts disagree with what is queued; empty when sound."""
         return [f"{self.model}: {found}" for found in self.line.violations()]
-
-    def reconsider(self, request: Request, before: set[str]) -> tuple[int, ...]:
-        """Numbers that may answer a request in this table, given the names that could before.
-
-        What admission left of the variants stays left, as far as it still exists.
-        """
-        eligible = self.table.eligible(request.klass, request.shapes)
-        kept = tuple(k for k in eligible if self.table.candidates[k].name in before)
-        return kept or eligible
 
     def _new_line(self) -> Line:
         capacity, by_deadline = self._settings.bounds.max_items, self.policy.by_deadline

@@ -177,6 +177,17 @@ class VariantTable:
         beaten = dominated(allowed, self.reference, self.resolution)
         return tuple(self.numbers[c.name] for c in allowed if c.name not in beaten)
 
+    def kept(
+        self, klass: RequestClass, shapes: Mapping[str, Shape], before: set[str]
+    ) -> tuple[int, ...]:
+        """Numbers that may answer a request here, given the names that could in another table.
+
+        What admission left of the variants stays left, as far as it still exists.
+        """
+        eligible = self.eligible(klass, shapes)
+        kept = tuple(k for k in eligible if self.candidates[k].name in before)
+        return kept or eligible
+
     def _names(self) -> str:
         return ", ".join(c.name for c in self.candidates)
 

@@ -41,7 +41,8 @@ class RequestClass:
     """Who asks and what the answer must satisfy.
 
     `minimum_quality` is the lowest measured quality (0 to 1) of a variant that may
-    answer; `variant`, when not empty, pins the answer to that variant.
+    answer; `variant`, when not empty, pins the answer to that variant. What is `deferrable` is
+    kept out first under overload.
     """
 
     tenant: str = ""
@@ -50,6 +51,7 @@ class RequestClass:
     minimum_quality: float = 0.0
     prohibited: frozenset[str] = frozenset()
     variant: str = ""
+    deferrable: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +147,10 @@ class Decision(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """Which deployment answered, and why that one."""
+    """Which deployment answered, and why that one.
+
+    `overload_level` is the rung of the overload ladder that the decision was taken on.
+    """
 
     model: str
     model_version: str
@@ -155,6 +160,7 @@ class Provenance(NamedTuple):
     approximation: bool
     quality: float
     worker_id: str
+    overload_level: int = 0
 
 
 class Outcome(NamedTuple):

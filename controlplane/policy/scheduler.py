@@ -90,7 +90,7 @@ class Scheduler:
     def refresh(self, now_ns: int) -> None:
         """Let the policies prepare for decisions to come; call it often, between decisions."""
         for pool in self.pools.values():
-            pool.policy.refresh(now_ns)
+            pool.refresh(now_ns)
 
     def withdraw(self, request: Request, now_ns: int) -> bool:
         """Take a request out of its queue; False when it is not queued."""
@@ -105,7 +105,7 @@ class Scheduler:
         pool = flight.pool
         if pool.table is not flight.table:
             names = {flight.table.candidates[k].name for k in request.eligible}
-            request.eligible = pool.reconsider(request, names)
+            request.eligible = pool.table.kept(request.klass, request.shapes, names)
         return pool.requeue(request)
 
     def next_step(self, now_ns: int) -> Flight | Shed | None:
@@ -165,7 +165,7 @@ class Scheduler:
                 self._hands.learn_trip(now_ns - flight.sent_ns - queue_ns - run_ns)
         for request in flight.requests:
             if (whole and run_ns) or now_ns >= request.deadline_ns:
-                flight.pool.settle(request, now_ns <= request.deadline_ns)
+                flight.pool.settle(request, on_time=now_ns <= request.deadline_ns)
         self._hands.take_off(slot, flight, now_ns)
         self._settle(flight, cpu_ns or run_ns)
         return flight
@@ -255,6 +255,7 @@ class Scheduler:
                 sent_ns=now_ns,
                 ahead_ns=int(self._hands.trip_ns + taker.start_ns),
                 chance=decision.chance,
+                rung=int(pool.ladder.rung),
             )
             self._hands.hand_over(slot, flight, now_ns)
             if self.tenancy is not None:

@@ -162,4 +162,12 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
             for decile in pool.foresight.calibration.deciles()
         ],
         door_margin=pool.door.factor,
+        overload=fleet_pb2.OverloadStatus(
+            level=pool.ladder.rung,
+            trigger=pool.ladder.trigger,
+            crowding=pool.ladder.crowding,
+            refusing=pool.ladder.refusing,
+            changes=pool.ladder.changes,
+            kept_out=pool.ladder.kept_out,
+        ),
     )

@@ -17,4 +17,5 @@ def write_provenance(provenance: Provenance) -> inference_pb2.Provenance:
         approximation=provenance.approximation,
         quality=provenance.quality,
         worker_id=provenance.worker_id,
+        overload_level=provenance.overload_level,
     )

@@ -95,6 +95,11 @@ def _pool_line(pool: PoolView) -> Text:
         f"model {pool.model} on {pool.workers} worker(s): {pool.state}; queued {pool.queued}, "
         f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms, "
         f"door margin {pool.door_margin:.2f}"
+        + (
+            f", overload level {pool.overload.level}: {pool.overload.trigger}"
+            if pool.overload.level
+            else ""
+        )
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
     )

@@ -325,6 +325,47 @@ class CalibrationDecile(_message.Message):
 Global___CalibrationDecile: _TypeAlias = CalibrationDecile  # noqa: Y015
 
 @_typing.final
+class OverloadStatus(_message.Message):
+    """Where a pool is on the overload ladder; docs/overload.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    TRIGGER_FIELD_NUMBER: _builtins.int
+    CROWDING_FIELD_NUMBER: _builtins.int
+    REFUSING_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    KEPT_OUT_FIELD_NUMBER: _builtins.int
+    level: _builtins.int
+    trigger: _builtins.str
+    """"crowded" or "refusing"; empty on level 0."""
+    crowding: _builtins.float
+    """Work that waits over the time and workers there are for it, and the share of newcomers that
+    the door refused lately for want of workers.
+    """
+    refusing: _builtins.float
+    changes: _builtins.int
+    """Moves from level to level, and requests that were deferred."""
+    kept_out: _builtins.int
+    def __init__(
+        self,
+        *,
+        level: _builtins.int = ...,
+        trigger: _builtins.str = ...,
+        crowding: _builtins.float = ...,
+        refusing: _builtins.float = ...,
+        changes: _builtins.int = ...,
+        kept_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "crowding", b"crowding", "kept_out", b"kept_out", "level", b"level", "refusing", b"refusing", "trigger", b"trigger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverloadStatus: _TypeAlias = OverloadStatus  # noqa: Y015
+
+@_typing.final
 class PoolStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -359,6 +400,7 @@ class PoolStatus(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
     DOOR_MARGIN_FIELD_NUMBER: _builtins.int
+    OVERLOAD_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -376,6 +418,8 @@ class PoolStatus(_message.Message):
     def calibration(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibrationDecile]:
         """Ten, from the least to the most likely."""
 
+    @_builtins.property
+    def overload(self) -> Global___OverloadStatus: ...
     def __init__(
         self,
         *,
@@ -390,10 +434,11 @@ class PoolStatus(_message.Message):
         outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         calibration: _abc.Iterable[Global___CalibrationDecile] | None = ...,
         door_margin: _builtins.float = ...,
+        overload: Global___OverloadStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["overload", b"overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "overload", b"overload", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

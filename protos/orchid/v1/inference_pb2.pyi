@@ -162,6 +162,7 @@ class Provenance(_message.Message):
     APPROXIMATION_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    OVERLOAD_LEVEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     model_version: _builtins.str
     variant: _builtins.str
@@ -172,6 +173,8 @@ class Provenance(_message.Message):
     """True when a less accurate variant than the best eligible one answered."""
     quality: _builtins.float
     worker_id: _builtins.str
+    overload_level: _builtins.int
+    """The rung of the overload ladder on which it was decided, 0 for none; docs/overload.md."""
     def __init__(
         self,
         *,
@@ -183,10 +186,11 @@ class Provenance(_message.Message):
         approximation: _builtins.bool = ...,
         quality: _builtins.float = ...,
         worker_id: _builtins.str = ...,
+        overload_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approximation", b"approximation", "manifest_digest", b"manifest_digest", "model", b"model", "model_version", b"model_version", "quality", b"quality", "reason", b"reason", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approximation", b"approximation", "manifest_digest", b"manifest_digest", "model", b"model", "model_version", b"model_version", "overload_level", b"overload_level", "quality", b"quality", "reason", b"reason", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

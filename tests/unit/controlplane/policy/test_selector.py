@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.policy.margins import needed_ns, slack_ns
 from controlplane.policy.records import Decision, DecisionKind
 from controlplane.policy.selector import (
     Estimate,
@@ -10,6 +11,7 @@ from controlplane.policy.selector import (
     fixed,
     late_binding,
     reserve_share,
+    spare_ns,
     work_ns,
 )
 
@@ -136,3 +138,21 @@ def test_a_fixed_policy_runs_what_it_fixed() -> None:
     decision = fixed(FAST, CALM._replace(slack_ns=1, waiting=5), Reason.FIXED_CHEAP)
     assert (decision.kind, decision.variant) == (DecisionKind.RUN, 1)
     assert decision.reason == Reason.FIXED_CHEAP
+
+
+def test_the_slack_of_a_deadline_less_everything_that_is_kept_for_it() -> None:
+    assert slack_ns(200, 45, 12, 60, 15) == 68
+    # The same request as the scheduler sees it: ways of 12 measured, one sigma of a quarter.
+    estimate = Estimate(variant=0, predicted_ns=60.0, sigma=0.25)
+    situation = CALM._replace(deadline_ns=200, slack_ns=155, trip_ns=12.0)
+    assert spare_ns(estimate, situation, z=1.0) == 68
+
+
+@pytest.mark.parametrize("start", [0.0, 3.0])
+@pytest.mark.parametrize("z", [0.0, 1.645])
+def test_what_spares_nothing_needs_all_of_its_time(start: float, z: float) -> None:
+    situation = CALM._replace(trip_ns=2.0, start_ns=start, start_spread_ns=start / 3)
+    for estimate in BOTH:
+        needed = needed_ns(estimate.predicted_ns, estimate.sigma, z, 2.0 + start, start / 3)
+        spare = spare_ns(estimate, situation, z)
+        assert spare == pytest.approx(situation.slack_ns - needed)

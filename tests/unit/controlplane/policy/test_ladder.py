@@ -1,0 +1,150 @@
+"""The overload ladder: up a rung at a time, down with hysteresis, and what each rung keeps out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.policy.admission import Admission, Load, Refusal
+from controlplane.policy.hands import Flight
+from controlplane.policy.ladder import FALL_NS, RISE_NS, Ladder, Rung, Trigger
+from controlplane.policy.records import RequestClass
+from controlplane.policy.scheduler import Scheduler
+from tests.unit.controlplane.policy.world import MODEL, MS, request, scheduler
+
+DEADLINE = 100 * MS
+
+
+def load(crowding: float, workers: int = 2, queued: int = 5) -> Load:
+    return Load(0.0, crowding * DEADLINE * workers, queued, workers, 0)
+
+
+LET_IN = Admission(True, "", (0,), 1.0, 0)
+SENT_AWAY = Admission(False, Refusal.BEHIND_WORK, (), 1.0, 1)
+
+
+def hold(ladder: Ladder, crowding: float, now: int, for_ns: int, refused: int = 0) -> int:
+    """Ten newcomers every 10 ms that find this; returns when the last ones came."""
+    end = now + for_ns
+    while now < end:
+        now += 10 * MS
+        for place in range(10):
+            ladder.newcomer(False, load(crowding), DEADLINE, now)
+            ladder.answered(SENT_AWAY if place < refused else LET_IN)
+    return now
+
+
+def test_crowding_lifts_to_deferring_and_no_further() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.3, 0, FALL_NS)
+    assert (ladder.rung, ladder.trigger, ladder.changes) == (Rung.NORMAL, Trigger.NONE, 0)
+    now = hold(ladder, 0.5, now, RISE_NS + 10 * MS)
+    assert (ladder.rung, ladder.trigger) == (Rung.SMALLER, Trigger.CROWDED)
+    now = hold(ladder, 5.0, now, 10 * RISE_NS)
+    assert (ladder.rung, ladder.changes) == (Rung.DEFER, 2)
+    assert ladder.crowding == pytest.approx(5.0)
+
+
+def test_refusals_lift_to_the_top_one_rung_at_a_time() -> None:
+    ladder = Ladder()
+    seen = [ladder.rung]
+    now = 0
+    for _ in range(100):
+        now = hold(ladder, 0.0, now, 10 * MS, refused=5)
+        if ladder.rung != seen[-1]:
+            seen.append(ladder.rung)
+    assert seen == [Rung.NORMAL, Rung.SMALLER, Rung.DEFER, Rung.REFUSE]
+    assert ladder.trigger == Trigger.REFUSING
+
+
+def test_what_would_be_refused_by_an_idle_pool_is_no_overload() -> None:
+    ladder = Ladder()
+    for number in range(100):
+        ladder.newcomer(False, load(0.0), DEADLINE, number * 10 * MS)
+        ladder.answered(Admission(False, Refusal.TOO_SHORT, (), 1.0, 0))
+    assert ladder.rung == Rung.NORMAL
+
+
+def test_down_takes_quiet_between_the_thresholds_nothing_moves() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.5, 0, 2 * RISE_NS)
+    # Above where it lets go of the rung, below where it asks for it.
+    now = hold(ladder, 0.25, now, 3 * FALL_NS)
+    assert ladder.rung == Rung.SMALLER
+    now = hold(ladder, 0.1, now, FALL_NS - 20 * MS)
+    assert ladder.rung == Rung.SMALLER
+    hold(ladder, 0.1, now, 40 * MS)
+    assert (ladder.rung, ladder.trigger) == (Rung.NORMAL, Trigger.NONE)
+
+
+def test_without_traffic_refusals_are_forgotten() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.0, 0, 20 * RISE_NS, refused=10)
+    assert ladder.rung >= Rung.REFUSE
+    for _ in range(30):
+        now += FALL_NS // 2
+        ladder.observe(0.0, 2, now)
+    assert ladder.rung == Rung.NORMAL
+    assert ladder.refusing < 0.01
+
+
+def test_the_deferrable_are_kept_out_with_a_time_to_come_again() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.5, 0, 2 * RISE_NS)
+    assert ladder.rung <= Rung.SMALLER
+    assert ladder.newcomer(True, load(0.5), DEADLINE, now) is None
+    now = hold(ladder, 0.7, now, 2 * RISE_NS)
+    assert ladder.rung == Rung.DEFER
+    deferred = ladder.newcomer(True, load(0.7), DEADLINE, now)
+    assert deferred is not None
+    assert (deferred.admitted, deferred.reason) == (False, Refusal.DEFERRED)
+    assert deferred.retry_after_ms == 2000
+    assert ladder.newcomer(False, load(0.7), DEADLINE, now) is None
+    long = ladder.newcomer(True, load(50.0), DEADLINE, now)
+    assert long is not None
+    assert long.retry_after_ms == 5000
+    assert ladder.kept_out == 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 10), st.integers(1, 400)), max_size=300)
+)
+def test_moves_are_bounded_whatever_comes(
+    steps: list[tuple[float, int, int]],
+) -> None:
+    ladder = Ladder()
+    now = 0
+    for crowding, refused, wait_ms in steps:
+        before = ladder.rung
+        now += wait_ms * MS
+        ladder.newcomer(False, load(crowding), DEADLINE, now)
+        for place in range(10):
+            ladder.answered(SENT_AWAY if place < refused else LET_IN)
+        rungs = list(Rung)
+        assert abs(rungs.index(ladder.rung) - rungs.index(before)) <= 1
+    # A way down takes its time, and every way up but three was a way down before.
+    assert ladder.changes <= 2 * (now // FALL_NS) + len(Rung) - 1
+
+
+def crowded(made: Scheduler, klass: RequestClass, at_ms: int) -> Admission:
+    asked = request(400, at_ms=at_ms, klass=klass)
+    return made.offer(asked, at_ms * MS)
+
+
+def test_a_crowded_pool_defers_the_deferrable_and_answers_the_others() -> None:
+    made = scheduler(prefetch=0)
+    plain, batch = RequestClass(), RequestClass(name="batch", deferrable=True)
+    for at in range(0, 300, 2):
+        crowded(made, plain, at)
+    refused = crowded(made, batch, 302)
+    assert refused.reason == Refusal.DEFERRED
+    assert refused.retry_after_ms >= 2000
+    ladder = made.pools[MODEL].ladder
+    assert ladder.rung >= Rung.DEFER
+    assert ladder.trigger != Trigger.NONE
+    flight = made.next_step(302 * MS)
+    assert isinstance(flight, Flight)
+    assert flight.rung == ladder.rung
+    assert made.violations(302 * MS) == []
