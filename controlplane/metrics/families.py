@@ -82,6 +82,7 @@ IN_FLIGHT = _gauge("requests.in_flight", "Requests that workers hold.", ("model"
 DOOR_MARGIN = _gauge(
     "door.margin", "What the wait foretold at the door is multiplied by, 1 to 3.", ("model",)
 )
+OVERLOAD = _gauge("overload.level", "Rung of the overload ladder, 0 for none.", ("model",))
 PRICE = _gauge(
     "worker.price", "Accurate answers that the next second of a worker is worth.", ("model",)
 )

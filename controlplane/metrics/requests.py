@@ -69,6 +69,7 @@ def _pool(pool: Pool, in_flight: int) -> Iterator[Reading]:
     yield Reading(f.QUEUED_WORK, model, pool.own_work_ns())
     yield Reading(f.IN_FLIGHT, model, in_flight)
     yield Reading(f.DOOR_MARGIN, model, pool.door.factor)
+    yield Reading(f.OVERLOAD, model, int(pool.ladder.rung))
     # The other policies put no price on a worker's time.
     price = pool.policy.price_per_s() if isinstance(pool.policy, Price) else 0.0
     yield Reading(f.PRICE, model, price)

@@ -210,6 +210,7 @@ def dispatch_attributes(flight: Any, answer: Answer | None) -> dict[str, Attribu
             "orchid.chance": flight.chance,
             "orchid.batch_id": flight.id,
             "orchid.batch_size": len(flight.requests),
+            "orchid.overload_level": flight.rung,
         }
     if answer is not None:
         attributes |= {
