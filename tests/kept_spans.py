@@ -11,7 +11,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from controlplane.config import TelemetryConfig
 from controlplane.telemetry.telemetry import Telemetry
-from protos.tracing.spans import FinishedSpan, SpanSink
+from protos.tracing.spans import Origin, SpanRecord, SpanSink
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{CALLER}-01"
@@ -23,12 +23,13 @@ class _Readable(SimpleSpanProcessor):
     """Gives exporters OpenTelemetry's own spans, which tests can read."""
 
     def on_end(self, span: Any) -> None:
-        super().on_end(readable(span))
+        for record in span.records:
+            super().on_end(readable(record, span.origin))
 
 
-def readable(span: FinishedSpan) -> ReadableSpan:
+def readable(record: SpanRecord, origin: Origin) -> ReadableSpan:
     """A finished span as OpenTelemetry has it."""
-    record, offset = span.record, span.origin.wall_offset_ns
+    offset = origin.wall_offset_ns
     flags = TraceFlags(TraceFlags.SAMPLED)
 
     def context(trace_id: int, span_id: int) -> SpanContext:

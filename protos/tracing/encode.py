@@ -11,21 +11,22 @@ from typing import Any, cast
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from protos.tracing.spans import Attributes, FinishedSpan, Origin, SpanRecord
+from protos.tracing.spans import Attributes, FinishedSpans, Origin, SpanRecord
 
 _ERROR = Status.STATUS_CODE_ERROR
 
 
 def request_of(spans: Sequence[Any]) -> ExportTraceServiceRequest:
-    """The request that carries these `FinishedSpan`s, by where they are of."""
+    """The request that carries these `FinishedSpans`, by where they are of."""
     request = ExportTraceServiceRequest()
     groups: dict[int, ScopeSpans] = {}
-    for span in cast(Sequence[FinishedSpan], spans):
-        origin = span.origin
+    for ended in cast(Sequence[FinishedSpans], spans):
+        origin = ended.origin
         group = groups.get(id(origin))
         if group is None:
             group = groups[id(origin)] = _group(request, origin)
-        _fill(group.spans.add(), span.record, origin.wall_offset_ns)
+        for record in ended.records:
+            _fill(group.spans.add(), record, origin.wall_offset_ns)
     return request
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from protos.tracing.encode import request_of
+from protos.tracing.spans import FinishedSpans
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class SpanFile(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write these spans; FAILURE when the file cannot be written."""
-        lines = b"".join([line_of(span) for span in spans])
+        lines = b"".join([line_of(document) for document in documents_of(spans)])
         try:
             self._append(lines)
         except OSError as error:
@@ -75,9 +76,17 @@ class SpanFile(SpanExporter):
             self._path.replace(self._old)
 
 
-def line_of(span: object) -> bytes:
-    """One span as a line of JSON, with the process and scope it is of."""
-    document: dict[str, Any] = MessageToDict(request_of((span,)), use_integers_for_enums=True)
+def documents_of(spans: Sequence[object]) -> Iterator[dict[str, Any]]:
+    """A document for each span of these, with the process and scope it is of."""
+    for ended in spans:
+        assert isinstance(ended, FinishedSpans)
+        for record in ended.records:
+            request = request_of((FinishedSpans((record,), ended.origin),))
+            yield MessageToDict(request, use_integers_for_enums=True)
+
+
+def line_of(document: dict[str, Any]) -> bytes:
+    """One document as a line of JSON."""
     for resource in document["resourceSpans"]:
         for scope in resource["scopeSpans"]:
             for entry in scope["spans"]:

@@ -75,20 +75,23 @@ class Origin(NamedTuple):
     wall_offset_ns: int
 
 
-class FinishedSpan:
-    """What processors are given: of a span they only ask whether it is sampled, and all are."""
+class FinishedSpans:
+    """What processors are given: spans that ended together, as one thing to queue.
 
-    __slots__ = ("origin", "record")
+    Of a span they only ask whether it is sampled, and all of these are.
+    """
+
+    __slots__ = ("origin", "records")
 
     context: ClassVar[SpanContext] = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
 
-    def __init__(self, record: SpanRecord, origin: Origin) -> None:
-        self.record = record
+    def __init__(self, records: Sequence[SpanRecord], origin: Origin) -> None:
+        self.records = records
         self.origin = origin
 
 
 class SpanSink:
-    """Takes finished spans, from any thread, and hands them to processors as `FinishedSpan`.
+    """Takes finished spans, from any thread, and hands them to processors as `FinishedSpans`.
 
     `resource` names the process; see `Origin` for the rest.
     """
@@ -109,13 +112,12 @@ class SpanSink:
         """From the monotonic clock to wall-clock time."""
         return self.origin.wall_offset_ns
 
-    def emit(self, records: Iterable[SpanRecord]) -> None:
-        """Queue spans for export; drops what no queue has room for."""
-        for record in records:
-            # The exporters of this package read nothing else of it (`encode.request_of`).
-            span = cast(ReadableSpan, FinishedSpan(record, self.origin))
-            for processor in self._processors:
-                processor.on_end(span)
+    def emit(self, records: Sequence[SpanRecord]) -> None:
+        """Queue spans for export, all of them or, where a queue is full, none."""
+        # The exporters of this package read nothing else of it (`encode.request_of`).
+        spans = cast(ReadableSpan, FinishedSpans(records, self.origin))
+        for processor in self._processors:
+            processor.on_end(spans)
 
     def close(self) -> None:
         """Send what is left and stop."""
