@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -19,10 +19,10 @@ from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.doors import Doors
 from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_status
+from deploy.members import CONTROLPLANE, Members
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready, loading
-from deploy.restart import next_delay
 from deploy.services import (
     LauncherAccess,
     ServedModels,
@@ -41,29 +41,14 @@ _FAREWELL_S = 3.0
 __all__ = ["ClusterError", "ClusterSpec", "LocalCluster"]
 
 
-@dataclass(slots=True)
-class _Member:
-    """One supervised process; `delay_s` is the backoff before its last start."""
-
-    spec: ChildSpec
-    child: Child
-    delay_s: float = 0.0
-    restart_at: float = 0.0
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it is a decode worker."""
-        return self.spec.overrides.get("worker_class") == "decode"
-
-
 class LocalCluster:
     """A running cluster; a context manager. Methods may be called from any thread."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self._state = StateDirectory(spec.directory)
-        self._lock = threading.RLock()
-        self._members: dict[str, _Member] = {}
+        self._members = Members(spec.restart)
+        self._lock = self._members.lock
         self._next_worker = 0
         self._next_decode = 0
         self._doors = Doors()
@@ -132,8 +117,7 @@ class LocalCluster:
         if self._supervisor is not None:
             self._supervisor.join()
             self._supervisor = None
-        with self._lock:
-            members = [self._members.pop(name) for name in sorted(self._members, reverse=True)]
+        members = self._members.pop_all()
         for member in members:
             member.child.signal(signal.SIGTERM)
         deadline = time.monotonic() + self.spec.stop_timeout_s
@@ -175,7 +159,9 @@ class LocalCluster:
                 return status
             if time.monotonic() >= deadline:
                 found = describe(status, wanted)
-                raise ClusterError(f"not ready after {timeout_s:.0f} s: {found}\n{self._tails()}")
+                raise ClusterError(
+                    f"not ready after {timeout_s:.0f} s: {found}\n{self._members.tails()}"
+                )
             if on_progress is not None:
                 on_progress(readiness)
             time.sleep(_POLL_S)
@@ -215,9 +201,7 @@ class LocalCluster:
 
     def metrics_addresses(self) -> dict[str, str]:
         """Where each process serves metrics, by its name; those that do not are left out."""
-        with self._lock:
-            found = {name: _metrics_of(member) for name, member in self._members.items()}
-        return {name: address for name, address in found.items() if address}
+        return {m.spec.name: m.metrics for m in self._members.all() if m.metrics}
 
     @property
     def page_url(self) -> str:
@@ -240,7 +224,8 @@ class LocalCluster:
             if self.spec.metrics is not None and not self._doors.metrics:
                 overrides["metrics_listen"] = self._metrics_listen()
             overrides |= self._doors.overrides()
-            child = self._start_member(self._child_spec("controlplane", "controlplane", overrides))
+            spec = self._child_spec(CONTROLPLANE, "controlplane", overrides)
+            child = self._members.start(spec)
         deadline = time.monotonic() + timeout_s
         while (address := child.address) is None:
             if not child.alive or time.monotonic() >= deadline:
@@ -252,9 +237,7 @@ class LocalCluster:
 
     def stop_controlplane(self) -> None:
         """Stops the control plane and leaves the workers alone."""
-        with self._lock:
-            member = self._members.pop("controlplane")
-        member.child.stop(self.spec.stop_timeout_s)
+        self._members.pop(CONTROLPLANE).child.stop(self.spec.stop_timeout_s)
 
     def restart_controlplane(self, *, policy: str | None = None) -> None:
         """Another control plane at the same address; the workers come back by themselves."""
@@ -265,19 +248,11 @@ class LocalCluster:
 
     def worker_names(self) -> tuple[str, ...]:
         """Names of the encoder workers that should run."""
-        return self._names(decode=False)
+        return self._members.names(decode=False)
 
     def decode_names(self) -> tuple[str, ...]:
         """Names of the decode workers that should run."""
-        return self._names(decode=True)
-
-    def _names(self, *, decode: bool) -> tuple[str, ...]:
-        with self._lock:
-            return tuple(
-                name
-                for name, member in self._members.items()
-                if name != "controlplane" and member.decodes == decode
-            )
+        return self._members.names(decode=True)
 
     def add_worker(self) -> str:
         """Starts one more encoder worker; returns its name."""
@@ -301,7 +276,7 @@ class LocalCluster:
         told = {**overrides, "worker_id": name, "controlplane": self._doors.grpc}
         if self.spec.metrics is not None:
             told["metrics_listen"] = self._metrics_listen()
-        self._start_member(self._child_spec(name, "worker", told))
+        self._members.start(self._child_spec(name, "worker", told))
         self._record()
 
     def remove_worker(self, name: str) -> None:
@@ -310,7 +285,7 @@ class LocalCluster:
         with self._lock:
             member = self._members[name]
             settings = worker_config(self.spec.config, env, member.spec.overrides)
-            del self._members[name]
+            self._members.pop(name)
         drain_s = settings.drain_timeout_ms / 1e3 + _FAREWELL_S
         member.child.stop(max(self.spec.stop_timeout_s, drain_s))
         self._record()
@@ -321,13 +296,11 @@ class LocalCluster:
 
     def kill(self, name: str) -> None:
         """SIGKILL to any process of the cluster."""
-        with self._lock:
-            self._members[name].child.kill()
+        self._members[name].child.kill()
 
     def signal(self, name: str, number: int) -> None:
         """Any signal to any process of the cluster, such as SIGSTOP."""
-        with self._lock:
-            self._members[name].child.signal(number)
+        self._members[name].child.signal(number)
 
     def restart_worker(self, name: str) -> None:
         """Starts a worker again after it died, or stops it first."""
@@ -339,26 +312,22 @@ class LocalCluster:
 
     def worker_address(self, name: str) -> str:
         """Where a worker listens; raises ClusterError while it does not."""
-        with self._lock:
-            address = self._members[name].child.address
+        address = self._members[name].child.address
         if address is None:
             raise ClusterError(f"{name} does not listen yet")
         return address
 
     def pid(self, name: str) -> int:
         """Process id of "controlplane" or a worker."""
-        with self._lock:
-            return self._members[name].child.pid
+        return self._members[name].child.pid
 
     def pids(self) -> dict[str, int]:
         """Process ids of everything that lives."""
-        with self._lock:
-            return {name: m.child.pid for name, m in self._members.items() if m.child.alive}
+        return self._members.pids()
 
     def log(self, name: str) -> str:
         """The end of what a process wrote."""
-        with self._lock:
-            return self._members[name].child.log_tail()
+        return self._members[name].child.log_tail()
 
     def status(self) -> FleetStatus:
         """The control plane's account; raises FleetError."""
@@ -372,12 +341,7 @@ class LocalCluster:
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
 
     def _metrics_listen(self) -> str:
-        return self._ports.take({_metrics_of(member) for member in self._members.values()})
-
-    def _start_member(self, spec: ChildSpec) -> Child:
-        child = Child(spec)
-        self._members[spec.name] = _Member(spec, child)
-        return child
+        return self._ports.take({member.metrics for member in self._members.all()})
 
     def _try_status(self) -> FleetStatus | None:
         try:
@@ -391,30 +355,21 @@ class LocalCluster:
             return None
 
     def _raise_for_dead(self) -> None:
-        with self._lock:
-            for name, member in self._members.items():
-                code = member.child.exit_code
-                hopeless = code is not None and (code == _CONFIG_FAULT or self._supervisor is None)
-                if hopeless:
-                    tail = member.child.log_tail()
-                    raise ClusterError(f"{name} ended with code {code}\n{tail}")
+        for member in self._members.all():
+            code = member.child.exit_code
+            if code is not None and (code == _CONFIG_FAULT or self._supervisor is None):
+                tail = member.child.log_tail()
+                raise ClusterError(f"{member.spec.name} ended with code {code}\n{tail}")
 
     def _readiness(self, status: FleetStatus | None, wanted: int) -> Readiness:
         decoders = len(self.decode_names())
         ready = min(wanted + decoders, status.ready_workers()) if status is not None else 0
-        with self._lock:
-            workers = [m.child for name, m in self._members.items() if name != "controlplane"]
-            addresses = [child.address for child in workers]
+        addresses = [member.child.address for member in self._members.workers()]
         access = self._access.workers if self._access is not None else None
         total, failed = loading(addresses, self._models.all, access)
         served = self._models
         loads = wanted * len(served.encoders) + decoders * len(served.generators)
         return Readiness(ready, wanted + decoders, total / max(1, loads), failed)
-
-    def _tails(self) -> str:
-        with self._lock:
-            members = list(self._members.values())
-        return "\n".join(f"--- {m.spec.name}\n{m.child.log_tail(1500)}" for m in members)
 
     def _enter(self, phase: str, message: str) -> None:
         if self._phase != (phase, message):
@@ -434,17 +389,14 @@ class LocalCluster:
     def _record(self) -> None:
         with self._lock:
             workers = tuple(
-                WorkerRecord(
-                    name, member.child.pid, member.child.address or "", _metrics_of(member)
-                )
-                for name, member in self._members.items()
-                if name != "controlplane"
+                WorkerRecord(m.spec.name, m.child.pid, m.child.address or "", m.metrics)
+                for m in self._members.workers()
             )
             phase, message = self._phase
             record = ClusterRecord(
                 launcher_pid=os.getpid(),
                 launcher_started=own_start(),
-                controlplane_pid=self.pids().get("controlplane", 0),
+                controlplane_pid=self.pids().get(CONTROLPLANE, 0),
                 phase=phase,
                 message=message,
                 address=self._doors.grpc,
@@ -461,32 +413,8 @@ class LocalCluster:
     def _supervise(self) -> None:
         """Restarts what died, each with its own backoff, until the cluster stops."""
         while not self._stopping.wait(_POLL_S):
-            now = time.monotonic()
-            with self._lock:
-                dead = [m for m in self._members.values() if not m.child.alive]
-                for member in dead:
-                    self._revive(member, now)
+            if self._members.revive(time.monotonic(), self._doors.overrides, self._not_started):
+                self._record()
 
-    def _revive(self, member: _Member, now: float) -> None:
-        if member.restart_at == 0.0:
-            lived_s = now - member.child.started_ns / 1e9
-            member.delay_s = next_delay(self.spec.restart, member.delay_s, lived_s)
-            member.restart_at = now + member.delay_s
-        elif now >= member.restart_at:
-            member.restart_at = 0.0
-            if member.spec.name == "controlplane":
-                overrides = {**member.spec.overrides, **self._doors.overrides()}
-                member.spec = replace(member.spec, overrides=overrides)
-            member.child.wait(0)
-            try:
-                member.child = Child(member.spec)
-            except OSError as error:
-                # No process or descriptor to be had now: the same backoff goes on.
-                self._enter("ready", f"{member.spec.name} cannot be started: {error}")
-            self._record()
-
-
-def _metrics_of(member: _Member) -> str:
-    """Where a process serves metrics, or will."""
-    told = str(member.spec.overrides.get("metrics_listen", ""))
-    return member.child.metrics_address or ("" if told.endswith(":0") else told)
+    def _not_started(self, message: str) -> None:
+        self._enter("ready", message)
