@@ -18,7 +18,7 @@ from typing import Any
 from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.doors import Doors
-from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_status
+from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_progress, fetch_status
 from deploy.members import CONTROLPLANE, Members
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
@@ -276,7 +276,9 @@ class LocalCluster:
         told = {**overrides, "worker_id": name, "controlplane": self._doors.grpc}
         if self.spec.metrics is not None:
             told["metrics_listen"] = self._metrics_listen()
-        self._members.start(self._child_spec(name, "worker", told))
+        # Nobody would let it stand up again where nobody supervises.
+        beside = self._supervisor is not None and self._phase[0] == "ready"
+        self._members.start(self._child_spec(name, "worker", told), polite=beside)
         self._record()
 
     def remove_worker(self, name: str) -> None:
@@ -415,6 +417,16 @@ class LocalCluster:
         while not self._stopping.wait(_POLL_S):
             if self._members.revive(time.monotonic(), self._doors.overrides, self._not_started):
                 self._record()
+            self._members.stand_up(self._serves)
+
+    def _serves(self, address: str) -> bool:
+        """Whether the worker there serves a model."""
+        access = self._access.workers if self._access is not None else None
+        try:
+            models = fetch_progress(address, timeout_s=1.0, access=access)
+        except FleetError:
+            return False
+        return any(model.state == "ready" for model in models)
 
     def _not_started(self, message: str) -> None:
         self._enter("ready", message)

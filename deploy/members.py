@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deploy.politeness import give_way, stand_up
 from deploy.process import Child, ChildSpec
 from deploy.restart import RestartPolicy, next_delay
 
@@ -15,12 +16,16 @@ CONTROLPLANE = "controlplane"
 
 @dataclass(slots=True)
 class Member:
-    """One supervised process; `delay_s` is the backoff before its last start."""
+    """One supervised process; `delay_s` is the backoff before its last start.
+
+    `polite` says that it gives way to others until it serves.
+    """
 
     spec: ChildSpec
     child: Child
     delay_s: float = 0.0
     restart_at: float = 0.0
+    polite: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -62,11 +67,12 @@ class Members:
         """Names of the workers of one class."""
         return tuple(m.spec.name for m in self.workers() if m.decodes == decode)
 
-    def start(self, spec: ChildSpec) -> Child:
-        """Start a process under the name of its spec."""
+    def start(self, spec: ChildSpec, *, polite: bool = False) -> Child:
+        """Start a process under the name of its spec; a `polite` one gives way until it serves."""
         with self.lock:
             child = Child(spec)
             self._of_name[spec.name] = Member(spec, child)
+            self._of_name[spec.name].polite = polite and give_way(child.pid)
             return child
 
     def pop(self, name: str) -> Member:
@@ -114,7 +120,15 @@ class Members:
                 member.child.wait(0)
                 try:
                     member.child = Child(member.spec)
+                    member.polite = member.spec.name != CONTROLPLANE and give_way(member.child.pid)
                 except OSError as error:
                     # No process or descriptor to be had now: the same backoff goes on.
                     failed(f"{member.spec.name} cannot be started: {error}")
         return bool(found or due)
+
+    def stand_up(self, serves: Callable[[str], bool]) -> None:
+        """Let those who gave way take their full share once they serve at their address."""
+        for member in self.workers():
+            address = member.child.address if member.polite else None
+            if address is not None and serves(address) and stand_up(member.child.pid):
+                member.polite = False
