@@ -31,6 +31,7 @@ export const REASONS = {
   "predicted-work-bound": "the queue holds as much predicted work as it may",
   "deadline-behind-work-ahead": "the work ahead leaves no time before the deadline",
   "deadline-below-service-time": "the deadline is shorter than the fastest variant needs",
+  "overload-deferred": "the class may wait, and the pool is overloaded",
   "expired": "the deadline had passed on arrival",
   "no-worker": "no worker had the model",
   "shed-unlikely-on-time": "dropped: unlikely to be on time",
