@@ -42,6 +42,8 @@ _MODEL = "sentiment"
 _POLICIES = ("price", "orchid")
 # A policy that prepares its decisions is given so many occasions, so far apart.
 _PREPARATIONS, _PREPARE_NS = 500, 50 * _MS
+# The same decisions are taken so many times.
+_PASSES = 5
 # Quality and service in ms at 34 tokens of a seven-variant model.
 _VARIANTS = (
     (0.9106, 12.9),
@@ -129,6 +131,19 @@ def measure_decisions(
     return spent
 
 
+def decision_costs(
+    policy: str, queued: int, workers: int, decisions: int, seed: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """CPU nanoseconds of each decision, and of each measurement of one.
+
+    The same decisions are taken several times and the median of each is its cost: what befalls
+    one of them in one pass only is the machine's (on a virtual one a loop without any branch
+    has a p99 far above its median).
+    """
+    passes = [measure_decisions(policy, queued, workers, decisions, seed) for _ in range(_PASSES)]
+    return np.median(passes, axis=0), np.concatenate(passes)
+
+
 class _EchoPort:
     """A worker that ends every batch in the next turn of the loop."""
 
@@ -199,14 +214,17 @@ def run(queued: int, seed: int) -> Report:
     summary: dict[str, float] = {}
     default = ControlPlaneConfig().policy
     for policy, workers in itertools.product(_POLICIES, (2, 1000)):
-        spent = measure_decisions(policy, queued, workers, 5_000, seed) / 1e3
-        p50, p99 = (float(v) for v in np.percentile(spent, (50, 99)))
+        costs, measured = decision_costs(policy, queued, workers, 5_000, seed)
+        p50, p99 = (float(v) / 1e3 for v in np.percentile(costs, (50, 99)))
+        once = float(np.percentile(measured, 99)) / 1e3
         point = {"policy": policy, "workers": workers, "queued": queued}
-        points.append({"what": "decision", **point, "p50_us": p50, "p99_us": p99})
+        times = {"p50_us": p50, "p99_us": p99, "once_p99_us": once}
+        points.append({"what": "decision", **point, **times})
         prefix = "" if policy == default else f"{policy}."
         suffix = "" if workers == 2 else f"@{workers}"
         summary[f"{prefix}decision_us_p50{suffix}"] = p50
         summary[f"{prefix}decision_us_p99{suffix}"] = p99
+        summary[f"{prefix}decision_us_once_p99{suffix}"] = once
     for in_flight in (1, 32):
         cpu_us = asyncio.run(measure_requests(20_000, in_flight))
         points.append({"what": "request", "in_flight": in_flight, "cpu_us": cpu_us})
@@ -224,7 +242,7 @@ def main() -> None:
     arguments = parser.parse_args()
     report = run(arguments.queued, arguments.seed)
     for name, value in report.summary.items():
-        sys.stdout.write(f"{name:24} {value:8.1f}\n")
+        sys.stdout.write(f"{name:32} {value:8.1f}\n")
     if arguments.json is not None:
         write_report(arguments.json, report)
 

@@ -107,7 +107,7 @@ def _run(
     from rich.console import Console
 
     from bench.compare.run import run_live, run_simulated, seconds_left, summarise
-    from bench.decision import measure_decisions
+    from bench.decision import decision_costs
     from controlplane.config import ControlPlaneConfig
     from deploy.cli.progress import bench_progress
     from deploy.cluster import LocalCluster
@@ -131,10 +131,10 @@ def _run(
                 status.update("timing decisions")
                 import numpy as np
 
-                spent = measure_decisions(
+                costs, _ = decision_costs(
                     ControlPlaneConfig().policy, _QUEUED, settings.workers, _DECISIONS, seed=1
                 )
-                store.extra["decision_us_p99"] = float(np.percentile(spent, 99)) / 1e3
+                store.extra["decision_us_p99"] = float(np.percentile(costs, 99)) / 1e3
         store.save(summarise(store))
         show(console, store.report(summarise(store)), path)
 
