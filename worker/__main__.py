@@ -112,7 +112,7 @@ def main(
 
     Exits with status 1 and one line of explanation when it cannot start.
     """
-    start_logging(config.log_level, config.log_format, config.worker_id or "worker")
+    start_logging(config.log_level, config.log_format, config.own_id)
     if config.cpus:
         # Before any thread is made: they all inherit it.
         os.sched_setaffinity(0, config.cpus)
