@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, cast
-from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -37,11 +36,12 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
 from protos.measures import NANOSECONDS, Buckets, Family, Kind, Reading
+from protos.scraping import ScrapeServer
 
 # A scrape fails when the event loop does not come round to it for so long.
 _PATIENCE_S = 5.0
@@ -103,7 +103,7 @@ class Exposition:
         self._began_ns, self._began_wall_ns = clocks.now_ns(), clocks.wall_ns()
         self._scope = InstrumentationScope("orchid")
         self._provider: MeterProvider | None = None
-        self._server: WSGIServer | None = None
+        self._server: ScrapeServer | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> str:
@@ -147,17 +147,18 @@ class Exposition:
     def _serve(self, registry: CollectorRegistry) -> str:
         host, _, port = self._outlets.listen.rpartition(":")
         try:
-            self._server, self._thread = start_http_server(
-                int(port), host.removeprefix("[").removesuffix("]"), registry
+            self._server = ScrapeServer(
+                host.removeprefix("[").removesuffix("]"),
+                int(port),
+                registry,
+                context=self._outlets.context,
+                now_ns=self._clocks.now_ns,
             )
         except OSError as error:
             reason = error.strerror or error
             raise OSError(f"cannot serve metrics on {self._outlets.listen}: {reason}") from None
-        if self._outlets.context is not None:
-            # A handshake that takes its time is its own thread's, not the one's that accepts.
-            self._server.socket = self._outlets.context.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics")
+        self._thread.start()
         return f"{host}:{self._server.server_port}"
 
     def _uptime(self, options: CallbackOptions) -> Iterable[Observation]:
