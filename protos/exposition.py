@@ -157,7 +157,9 @@ class Exposition:
         except OSError as error:
             reason = error.strerror or error
             raise OSError(f"cannot serve metrics on {self._outlets.listen}: {reason}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics")
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
         self._thread.start()
         return f"{host}:{self._server.server_port}"
 
