@@ -223,6 +223,8 @@ def _explain(error: ValidationError, section: str, places: Mapping[KeyPath, str]
     for fault in error.errors(include_url=False):
         keys = tuple(str(part) for part in fault["loc"])
         place = _place(keys, places) if keys else section
-        came = "" if fault["type"] == "missing" else f", got {fault['input']!r:.80}"
+        # Of a fault between keys the input is the whole section.
+        whole = fault["type"] == "missing" or isinstance(fault["input"], Mapping)
+        came = "" if whole else f", got {fault['input']!r:.80}"
         lines.append(f"{place}: {fault['msg']}{came}")
     return "\n".join(lines)

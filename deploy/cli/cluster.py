@@ -16,6 +16,7 @@ from deploy.cli.output import (
     InsecureOption,
     StateOption,
     chosen_address,
+    connection_remedy,
     fail,
     warn,
 )
@@ -364,7 +365,8 @@ def status(
     try:
         found = fetch_status(target)
     except FleetError as error:
-        fail(str(error), "orchid up starts a local cluster; --address names another one")
+        usual = "orchid up starts a local cluster; --address names another one"
+        fail(str(error), connection_remedy(str(error), usual))
     if json:
         import json as encoder
         from dataclasses import asdict

@@ -13,6 +13,7 @@ from deploy.cli.output import (
     StateOption,
     TraceOption,
     chosen_address,
+    connection_remedy,
     fail,
 )
 
@@ -192,7 +193,9 @@ def explained(error: GenerationError, target: str) -> tuple[str, str]:
     """What to tell of an error, and what may help."""
     text = f"{error.code}: {error}"
     if error.code == "UNAVAILABLE" and "failed to connect" in str(error):
-        return f"{target}: {text}", "orchid up starts a cluster"
+        return f"{target}: {text}", connection_remedy(text, "orchid up starts a cluster")
+    if error.code == "UNAVAILABLE" and (remedy := connection_remedy(text, "")):
+        return f"{target}: {text}", remedy
     if error.retry_after_ms:
         return text, f"try again in {error.retry_after_ms} ms; orchid status"
     if error.code == "NOT_FOUND":

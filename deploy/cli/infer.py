@@ -12,6 +12,7 @@ from deploy.cli.output import (
     StateOption,
     TraceOption,
     chosen_address,
+    connection_remedy,
     fail,
 )
 
@@ -80,7 +81,8 @@ def infer(
         if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
             reached = "failed to connect" not in failed[0].error
             remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"
-            fail(f"{target}: {failed[0].error}", remedy)
+            text = failed[0].error
+            fail(f"{target}: {text}", connection_remedy(text, remedy))
         if failed:
             raise typer.Exit(1)
 

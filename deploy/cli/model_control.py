@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    StateOption,
+    chosen_address,
+    connection_remedy,
+    fail,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +44,14 @@ def unload(
 def _act(name: str, address: str, state: Path, verb: str) -> None:
     from rich.console import Console
 
-    from deploy.fleet import FleetError, load_model, unload_model
+    from deploy.fleet import AccessRefused, FleetError, load_model, unload_model
 
     target = chosen_address(address, state)
     try:
         with Console(stderr=True).status(f"{verb}ing {name}"):
             load_model(target, name) if verb == "load" else unload_model(target, name)
     except FleetError as error:
-        fail(str(error), "orchid models list shows a repository, orchid status what is loaded")
+        usual = "orchid models list shows a repository, orchid status what is loaded"
+        if isinstance(error, AccessRefused):
+            usual = "ORCHID_TOKEN or --token says who calls; loading takes the role operate"
+        fail(str(error), connection_remedy(str(error), usual))

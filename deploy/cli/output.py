@@ -7,6 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+# What a transport says when one side speaks TLS and the other does not, or not with this one.
+_BROKEN = ("socket closed", "connection reset", "handshake", "certificate", "tls")
 DEFAULT_STATE = Path(".orchid")
 
 StateOption = Annotated[
@@ -81,6 +83,16 @@ def fail(message: str, remedy: str = "") -> NoReturn:
     if remedy:
         console.print(f"[bold]remedy:[/] {_escape(remedy)}", highlight=False)
     raise typer.Exit(1)
+
+
+def connection_remedy(text: str, otherwise: str) -> str:
+    """What may help against a fault of a connection: credentials where it broke in a handshake."""
+    if any(word in text.lower() for word in _BROKEN):
+        return (
+            "the port may speak TLS: --tls-ca, and --tls-cert with --tls-key where it asks for a "
+            "certificate, or the ORCHID_TLS_ variables (docs/security.md)"
+        )
+    return otherwise
 
 
 def _escape(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.output import DEFAULT_STATE, StateOption, fail
+from deploy.cli.output import DEFAULT_STATE, StateOption, connection_remedy, fail
 
 _LOOK_S = 0.05
 
@@ -38,7 +38,7 @@ def reload(
                 fail(f"no answer within {timeout:g} s; the control plane's log may say why")
             time.sleep(_LOOK_S)
     except (FleetError, ProcessLookupError) as error:
-        fail(str(error))
+        fail(str(error), connection_remedy(str(error), ""))
     if now.refused > before.refused:
         fail(f"the old configuration stays in force: {now.fault}")
     typer.echo("the new configuration is in force")

@@ -48,10 +48,13 @@ def trace(
     console = Console()
     if which == RECENT:
         found = traces_of(read_latest(directory))
-        if slow:
-            found = [each for each in found if _is_slow(each)]
         if not found:
             fail("no trace yet", "orchid infer and orchid generate leave one each")
+        if slow:
+            found = [each for each in found if _is_slow(each)]
+            if not found:
+                console.print(f"none of the kept traces failed or took {_SLOW_MS:g} ms")
+                return
         console.print(recent_table(found[:count]), highlight=False)
         return
     wanted = which.lower()
