@@ -6,6 +6,7 @@ with its launcher (see `lifeline`), so nothing is ever left behind.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -31,6 +32,8 @@ from deploy.services import (
     worker_config,
 )
 from deploy.state import ClusterRecord, RollRecord, StateDirectory, WorkerRecord, own_start
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _CONFIG_FAULT = 2
@@ -414,9 +417,20 @@ class LocalCluster:
 
     def _supervise(self) -> None:
         """Restarts what died, each with its own backoff, until the cluster stops."""
+        changed, fault = False, ""
         while not self._stopping.wait(_POLL_S):
-            if self._members.revive(time.monotonic(), self._doors.overrides, self._not_started):
-                self._record()
+            try:
+                changed |= self._members.revive(
+                    time.monotonic(), self._doors.overrides, self._not_started
+                )
+                if changed:
+                    self._record()
+                changed, fault = False, ""
+            except OSError as error:
+                # Whoever asks for the state sees an old one; the processes are kept alive.
+                if fault != str(error):
+                    log.warning("the state of the cluster cannot be written: %s", error)
+                changed, fault = True, str(error)
             self._members.stand_up(self._serves)
 
     def _serves(self, address: str) -> bool:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from controlplane.errors import ContextOverflow, InvalidRequest, Refused, Unsatisfiable
 from controlplane.generation.records import GenerationLimits
 from controlplane.policy.records import RequestClass
+from controlplane.policy.tenancy.accounts import Account
 from controlplane.policy.tenancy.blocks import KV_BLOCK_TOKENS, Verdict, hold_verdict
 from controlplane.policy.tenancy.tenancy import Tenancy
 
 
 class _Hold(NamedTuple):
-    tenant: str
+    account: Account
     blocks: int
 
 
@@ -107,14 +108,14 @@ class Quotas:
             )
         account.open += 1
         account.held_blocks += needed
-        self._holds[number] = _Hold(account.name, needed)
+        self._holds[number] = _Hold(account, needed)
 
     def release(self, number: int, live_token_ms: int = 0) -> None:
         """A generation ended, however it did; may be repeated."""
         hold = self._holds.pop(number, None)
-        if hold is None or self._tenancy is None:
+        if hold is None:
             return
-        account = self._tenancy.account(hold.tenant)
+        account = hold.account.current()
         account.open -= 1
         account.held_blocks -= hold.blocks
         account.held_token_ms += live_token_ms

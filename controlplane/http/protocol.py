@@ -34,6 +34,8 @@ class BoundedHeads(HttpToolsProtocol):
 
     head_bytes: int = 0
     in_head: bool = True
+    # Since a byte of a body came: chunks' heads and what follows the last one.
+    framing_bytes: int = 0
 
     def __init__(self, *arguments: Any, bounds: Bounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -59,9 +61,17 @@ class BoundedHeads(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         self.head_bytes += len(data)
+        self.framing_bytes += len(data)
         super().data_received(data)
-        if self.in_head and self.head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self.in_head and self.head_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"The head is larger than {MOST_HEAD_BYTES} bytes.")
+        elif not self.in_head and self.framing_bytes > MOST_HEAD_BYTES:
+            self.send_400_response(f"More than {MOST_HEAD_BYTES} bytes that are no body.")
+        elif self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+            # Bytes that begin no request end the wait for one all the same.
+            self._await_head()
 
     def on_message_begin(self) -> None:
         """The first byte of a request came."""
@@ -71,9 +81,19 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[CERTIFICATE_NAMES] = self._certificate_names  # type: ignore[literal-required]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came; those that follow a body say nothing here."""
+        if self.in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body came."""
+        self.framing_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         """What comes now is its body."""
-        self.in_head = False
+        self.in_head, self.framing_bytes = False, 0
         self._head_came()
         super().on_headers_complete()
 

@@ -71,7 +71,7 @@ class Guard:
             return
         bucket = self._buckets.get(identity.name)
         if bucket is None or bucket.rate != identity.rate:
-            bucket = self._buckets[identity.name] = TokenBucket(identity.rate)
+            bucket = self._buckets[identity.name] = TokenBucket(identity.rate, bucket)
         wait_ns = bucket.take(self._now_ns())
         if wait_ns:
             raise Refused(

@@ -30,16 +30,18 @@ class Account:
 
     `waiting_ns` is the uncorrected work it has queued, `in_flight_ns` what its runs were charged
     before they ended, `charged_ns` what ended runs took; `refused` counts what its own bounds
-    kept out, `apart_ns` is what runs cost that could not be shared for privacy.
+    kept out, `apart_ns` is what runs cost that could not be shared for privacy. `successor` goes on
+    with what this one began, once the tenants' terms have changed.
     """
 
     __slots__ = ("_level_at_ns", "_level_ns", "admitted", "apart_ns", "ceiling", "charged_ns",
                  "clock", "config", "door", "held_blocks", "held_token_ms", "in_flight_ns", "name",
-                 "open", "peers", "refused", "sections", "waiting_ns")  # fmt: skip
+                 "open", "peers", "refused", "sections", "successor", "waiting_ns")  # fmt: skip
 
     def __init__(self, name: str, config: TenantConfig) -> None:
         self.name = name
         self.config = config
+        self.successor: Account | None = None
         self.clock = Clock(max(config.cpu_ms_per_s / 1000.0, LEAST_SHARE))
         self.peers = Peers()
         self.door = DoorMargin()
@@ -58,6 +60,13 @@ class Account:
         self.open = self.held_blocks = self.held_token_ms = 0
         self._level_ns = 0.0
         self._level_at_ns = 0
+
+    def current(self) -> Account:
+        """The account that goes on with this one now: itself, or the last of its successors."""
+        account = self
+        while account.successor is not None:
+            account = account.successor
+        return account
 
     def section(self, klass: str) -> Section:
         """The section of a request class."""

@@ -22,7 +22,7 @@ _SHARED = ""
 class Charge(NamedTuple):
     """What one request of a run was charged when it was sent, until the run ends."""
 
-    tenant: str
+    account: Account
     klass: str
     work_ns: int
 
@@ -154,7 +154,7 @@ class Tenancy:
             section = self.section(request.klass)
             section.account.serve(section, work)
             section.account.in_flight_ns += work
-            charges.append(Charge(section.account.name, section.name, work))
+            charges.append(Charge(section.account, section.name, work))
         self.version += 1
         return tuple(charges)
 
@@ -162,7 +162,7 @@ class Tenancy:
         """The run ended: what it took, 0 for nothing, takes the place of what was charged."""
         parts = _shares(measured_ns, [charge.work_ns for charge in charges])
         for charge, part in zip(charges, parts, strict=True):
-            account = self.account(charge.tenant)
+            account = charge.account.current()
             account.serve(account.section(charge.klass), part - charge.work_ns)
             account.in_flight_ns -= charge.work_ns
             account.charged_ns += part
@@ -181,7 +181,7 @@ class Tenancy:
         fresh.peers.floor = self.peers.floor
         fresh.version = self.version + 1
         for name, old in self.accounts.items():
-            account = fresh.account(name)
+            account = old.successor = fresh.account(name)
             if account.name == name:
                 account.carry(old, self.peers.floor)
             account.in_flight_ns += old.in_flight_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from pathlib import Path
@@ -163,6 +164,34 @@ async def test_a_connection_that_sends_no_whole_head_is_ended(sent: bytes) -> No
             assert await reader.read() == b""
         writer.close()
         assert (await web.client.get("/health/live")).status_code == 200
+
+
+async def test_bytes_between_requests_do_not_hold_a_connection() -> None:
+    async with web_door(config=ControlPlaneConfig(http_head_timeout_ms=50)) as web:
+        host, _, port = web.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(20):
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"\r\n")
+            assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+
+
+async def test_what_follows_a_body_is_neither_kept_nor_endless() -> None:
+    async with web_door() as web:
+        host, _, port = web.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /health HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                for _ in range(200):
+                    writer.write(b"a: " + b"x" * 4000 + b"\r\n")
+                    await writer.drain()
+                # Ended by the server: with an answer, or before it could be read.
+                assert b"\r\n\r\n" in await reader.read()
+        writer.close()
+        assert writer.is_closing()
 
 
 async def test_connections_beyond_the_limit_are_told_so_at_once() -> None:

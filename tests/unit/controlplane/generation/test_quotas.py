@@ -103,3 +103,18 @@ def test_what_is_open_stays_counted_under_new_terms() -> None:
     made.set_tenancy(fresh := Tenancy(TERMS))
     made.release(2)
     assert all(held(a) == (0, 0) for a in fresh.accounts.values())
+
+
+def test_a_tenant_that_goes_and_comes_back_owes_nothing_and_is_owed_nothing() -> None:
+    made, tenancy = quotas()
+    for number in range(3):
+        made.take(number, LAB, 32, 100, 1)
+    without = tenancy.carried(TenantsConfig(named={"shop": TenantConfig()}))
+    made.set_tenancy(without)
+    again = without.carried(TERMS)
+    made.set_tenancy(again)
+    assert held(again.account("nobody")) == (3, 6)
+    made.take(3, LAB, 16, 100, 1)
+    for number in range(4):
+        made.release(number)
+    assert all(held(each) == (0, 0) for each in again.accounts.values())

@@ -25,6 +25,16 @@ def test_rest_earns_no_more_than_the_burst() -> None:
     assert [bucket.take(later) == 0 for _ in range(4)] == [True, True, False, False]
 
 
+def test_another_rate_fills_no_bucket() -> None:
+    now = 3600 * SECOND
+    bucket = TokenBucket(Rate(2.0, 2))
+    passed = 0
+    for turn in range(40):
+        bucket = TokenBucket(Rate(2.0 + turn % 2, 2), bucket)
+        passed += bucket.take(now) == 0
+    assert passed == 2
+
+
 def test_no_rate_is_no_bound() -> None:
     assert not Rate().bounded and Rate(0.5, 1).bounded
 

@@ -154,3 +154,13 @@ def test_what_does_not_add_up_is_found() -> None:
     made.charge([request(9, klass=SHOP)], [1], 7)
     assert len(made.violations(0, 0)) == 2
     assert made.violations(1, 1) == []
+
+
+def test_a_run_is_settled_with_whoever_went_on_with_what_it_was_charged() -> None:
+    made = tenancy(TenantConfig(cpu_ms_per_s=500))
+    charges = made.charge([request(1, klass=SHOP)], [10], 10 * MS)
+    again = made.carried(TenantsConfig()).carried(made.config)
+    assert again.account(OTHERS).in_flight_ns == 10 * MS
+    again.settle(charges, 12 * MS)
+    assert [each.in_flight_ns for each in again.accounts.values()] == [0, 0]
+    assert again.account(OTHERS).charged_ns == 12 * MS
