@@ -69,7 +69,7 @@ class BoundedHeads(HttpToolsProtocol):
             self.send_400_response(f"The head is larger than {MOST_HEAD_BYTES} bytes.")
         elif not self.in_head and self.framing_bytes > MOST_HEAD_BYTES:
             self.send_400_response(f"More than {MOST_HEAD_BYTES} bytes that are no body.")
-        elif self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+        elif self._head_timer is None and self._rests():
             # Bytes that begin no request end the wait for one all the same.
             self._await_head()
 
@@ -96,6 +96,11 @@ class BoundedHeads(HttpToolsProtocol):
         self.in_head, self.framing_bytes = False, 0
         self._head_came()
         super().on_headers_complete()
+
+    def _rests(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle
+        return cycle is None or bool(cycle.response_complete)
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self._bounds.head_timeout_s, self._give_up)

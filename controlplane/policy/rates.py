@@ -32,7 +32,7 @@ class TokenBucket:
         self.rate = rate
         self._interval_ns = max(1, round(_SECOND_NS / rate.per_second))
         self._tolerance_ns = self._interval_ns * (rate.burst - 1)
-        self._full_ns = 0 if before is None else before._full_ns
+        self._full_ns: int = 0 if before is None else before._full_ns
 
     def take(self, now_ns: int) -> int:
         """0 lets a request through and counts it; else the time in ns until one may come."""
