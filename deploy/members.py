@@ -71,8 +71,8 @@ class Members:
         """Start a process under the name of its spec; a `polite` one gives way until it serves."""
         with self.lock:
             child = Child(spec)
-            self._of_name[spec.name] = Member(spec, child)
-            self._of_name[spec.name].polite = polite and give_way(child.pid)
+            gives_way = polite and give_way(child.pid)
+            self._of_name[spec.name] = Member(spec, child, polite=gives_way)
             return child
 
     def pop(self, name: str) -> Member:
