@@ -14,11 +14,8 @@ from controlplane.policy.records import Decision
 from controlplane.policy.selector import Estimate, Reason, Situation, drop, has_chance, run
 from controlplane.policy.traffic import Traffic
 
-# Of two variants that are worth the same within this, the more accurate one runs: while the
-# most accurate variant has room for everybody, and when it has not.
-_AT_EASE, _PRESSED = 0.03, 0.002
-# The loads of the most accurate variant between which the one turns into the other.
-_EASY, _BUSY = 0.8, 1.2
+# Of two variants that are worth the same within this, the more accurate one runs.
+_INDIFFERENCE = 0.002
 # The future is valued as if deadlines were this share: the door refuses with a margin.
 _PRUDENCE = 0.85
 # A head that its fastest variant is so likely to answer in time is never dropped.
@@ -42,8 +39,8 @@ class Price:
     decides.
     """
 
-    __slots__ = ("_fallback", "_indifference", "_next_ns", "_reward_steps", "_solved", "_table",
-                 "_traffic", "_trip_ns", "_values", "_workers")  # fmt: skip
+    __slots__ = ("_fallback", "_next_ns", "_reward_steps", "_solved", "_table", "_traffic",
+                 "_trip_ns", "_values", "_workers")  # fmt: skip
 
     name = "price"
     by_deadline = True
@@ -55,7 +52,6 @@ class Price:
         self._traffic = Traffic()
         self._trip_ns = 0.0
         self._workers = 0
-        self._indifference = _PRESSED
         self._values: HeadValues | None = None
         # What the values were found for: variants, workers, mean deadline and services.
         self._solved: tuple[tuple[int, ...], int, list[float]] | None = None
@@ -82,7 +78,6 @@ class Price:
             return
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
-        self._indifference = _indifference(traffic, self._workers)
         means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
         solved = self._solved
         values = self._values
@@ -138,7 +133,7 @@ class Price:
                 hope = chances[fastest]
                 return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
         chosen = 0
-        while worth[chosen] < best - self._indifference:
+        while worth[chosen] < best - _INDIFFERENCE:
             chosen += 1
         reason = _why(chosen, fastest, estimates, chances)
         return run(reason, estimates[chosen], estimates, situation, chances[chosen])
@@ -177,13 +172,6 @@ class Price:
             slacks = (_PRUDENCE * traffic.deadline_ns - age for age in ages_ns)
             rows.append([estimate.quality * estimate.chance(s, self._trip_ns) for s in slacks])
         return rows
-
-
-def _indifference(traffic: Traffic, workers: int) -> float:
-    """How much worth an answer of the more accurate of two variants may cost at this load."""
-    load = traffic.rate_per_ns() * traffic.services_ns[traffic.eligible[0]] / workers
-    pressure = min(max((load - _EASY) / (_BUSY - _EASY), 0.0), 1.0)
-    return _AT_EASE + (_PRESSED - _AT_EASE) * pressure
 
 
 def _similar(

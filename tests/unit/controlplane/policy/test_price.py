@@ -24,7 +24,7 @@ DEADLINE = 90 * MS
 ALL = (0, 1, 2)
 
 
-@dataclass(eq=False)
+@dataclass
 class Stand:
     """A policy that sees one arrival every `gap_ms`, two workers, deadlines of 90 ms."""
 
@@ -80,16 +80,6 @@ def test_with_time_the_most_accurate_answers() -> None:
     decision = CALM.decide(90.0, 0)
     assert (decision.variant, decision.reason) == (0, Reason.MOST_ACCURATE)
     assert not decision.approximation
-
-
-def test_at_ease_a_little_doubt_does_not_cost_the_most_accurate_answer() -> None:
-    # Rather too little time for the best, enough for the middle: worth a point or two more.
-    slacks = [slack / 4 for slack in range(120, 160)]
-    best = {
-        made: [slack for slack in slacks if made.decide(slack, 0).variant == 0]
-        for made in (CALM, BUSY)
-    }
-    assert min(best[CALM]) < min(best[BUSY])
 
 
 def test_the_more_arrive_the_cheaper_the_answer() -> None:
