@@ -137,20 +137,25 @@ def variant_files(folder: Path, manifest: Manifest, variant: Variant) -> Mapping
     Raises ModelLoadError when a file is missing, has not the size the manifest gives, is not among
     the manifest's files, or is not inside the graph's folder.
     """
-    graph = folder / variant.graph
+    return graph_files(folder, variant.graph, manifest.files)
+
+
+def graph_files(folder: Path, path: str, files: Mapping[str, FileRef]) -> Mapping[str, FileRef]:
+    """The same of the graph at `path` among `files`; raises like `variant_files`."""
+    graph = folder / path
     try:
         content = graph.read_bytes()
     except OSError as error:
         raise ModelLoadError(f"cannot read {graph}: {error.strerror}") from None
-    start = PurePosixPath(variant.graph).parent
-    found = {variant.graph: manifest.files[variant.graph]}
+    start = PurePosixPath(path).parent
+    found = {path: files[path]}
     for name in confined(graph, content):
-        path = (start / name).as_posix()
-        if path not in manifest.files:
+        weights = (start / name).as_posix()
+        if weights not in files:
             raise ModelLoadError(
-                f"{variant.graph} names weights in {path[:200]!r}, which the manifest does not list"
+                f"{path} names weights in {weights[:200]!r}, which the manifest does not list"
             )
-        found[path] = manifest.files[path]
+        found[weights] = files[weights]
     for ref in found.values():
         if (fault := size_fault(folder, ref)) is not None:
             raise ModelLoadError(f"{folder}/{fault}")

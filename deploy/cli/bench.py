@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.access import reaching
+from deploy.cli.bench_cascade import cascade
 from deploy.cli.bench_decode import decode
 from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_fuzz import fuzz
@@ -30,6 +31,7 @@ app.command()(reaching(load))
 app.command()(sweep)
 app.command()(scenario)
 app.command()(operate)
+app.command()(cascade)
 app.command()(decode)
 app.command()(generation)
 app.command()(lanes)
@@ -203,7 +205,8 @@ def plot(
     result: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A result's JSON.")],
     out: Annotated[Path | None, typer.Option(help="PNG; default: beside the JSON.")] = None,
 ) -> None:
-    """Draw the picture of a sweep, scenario, demonstration or decode bench from its JSON."""
+    """Draw the picture of a bench from its JSON: sweep, scenario, demo, decode or cascade."""
+    from bench.cascade_plot import plot_cascade
     from bench.compare.plot import plot_compare, plot_scenario
     from bench.decode.plot import plot_decode
     from bench.plots import plot_sweep
@@ -219,6 +222,7 @@ def plot(
         "sweep": plot_compare,
         "scenario": plot_scenario,
         "decode": plot_decode,
+        "cascade": plot_cascade,
     }
     draw = pictures.get(report.bench)
     if draw is None:

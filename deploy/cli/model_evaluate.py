@@ -7,30 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.cli.model_progress import ModelSteps
-from worker.engine import Session, machine_class, runtime_info
+from worker.engine import Session
 from worker.models.errors import CheckpointError
-from worker.models.evidence import Evaluation
+from worker.models.evaluation import Evaluation
+from worker.models.labelled import read_population
 from worker.models.manifest import GENERATION, Manifest
+from worker.models.measurement import engine_identity
 from worker.models.novels import POPULATION, fetch_novels
 from worker.models.packages import PackageCache, cache_folder
 from worker.models.perplexity import GeneratorEvaluation
 from worker.models.populations import (
     RATED_LABELS,
     RATED_SETS,
-    labelled_population,
     rated_population,
 )
-from worker.models.quality import read_labelled
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to evaluate: names of populations and variants (none: all), at most `limit` texts."""
+    """What to evaluate: names of populations and variants (none: all), at most `limit` items.
+
+    `labelled` are files of labelled items; see `read_population`.
+    """
 
     populations: Sequence[str]
     variants: Sequence[str]
-    labelled: Path | None
-    limit: int
+    labelled: Sequence[Path] = ()
+    limit: int = 0
 
 
 def evaluate_model(
@@ -52,7 +55,7 @@ def _language_model(
             "leave the populations out",
         )
     novels = fetch_novels(cache_folder(), progress)
-    evaluation = GeneratorEvaluation(folder, _engine(), Session, progress)
+    evaluation = GeneratorEvaluation(folder, engine_identity(), Session, progress)
     return evaluation.run(wanted.variants, novels, wanted.limit)
 
 
@@ -68,11 +71,6 @@ def _classifier(folder: Path, manifest: Manifest, wanted: Wanted, progress: Mode
         )
     files = PackageCache(cache_folder(), progress)
     populations = [rated_population(item, files) for item in names]
-    if wanted.labelled is not None:
-        populations.append(labelled_population(read_labelled(wanted.labelled, manifest.labels)))
-    evaluation = Evaluation(folder, _engine(), Session, progress)
+    populations += [read_population(path, manifest.labels) for path in wanted.labelled]
+    evaluation = Evaluation(folder, engine_identity(), Session, progress)
     return evaluation.run(wanted.variants, [item.first(wanted.limit) for item in populations])
-
-
-def _engine() -> str:
-    return f"{machine_class()} {runtime_info().library_version}"

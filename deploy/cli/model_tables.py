@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deploy.cli.confidence_tables import confidence_tables
 from worker.models.manifest import Fault, FileRef, Manifest
 from worker.models.repository import Listing, resident_bytes
 
@@ -92,6 +93,7 @@ def _variant_tables(manifest: Manifest) -> Iterator[RenderableType]:
         yield Text("no quality evidence: the fastest variant answers; floors refuse this model")
         return
     yield evidence_table(manifest)
+    yield from confidence_tables(manifest)
 
 
 def evidence_table(manifest: Manifest) -> Table:

@@ -249,23 +249,27 @@ def evaluate(
 ) -> None:
     """Measure quality on further populations and record it in the manifest.
 
-    A classifier's accuracy on rated texts; a language model's perplexity on six novels, with
-    its agreement with and divergence from its fp32 variant.
+    A classifier's accuracy on rated texts, how sure its variants are and what escalating from one
+    to another gains; a language model's perplexity on six novels, with its agreement with and
+    divergence from its fp32 variant.
 
     Keeps what is done every few seconds: running it again goes on, or only looks. The
     model's digest changes with its evidence, so restart the cluster afterwards.
     """
+    from deploy.cli.confidence_tables import confidence_tables
     from deploy.cli.model_evaluate import Wanted, evaluate_model
     from deploy.cli.model_progress import model_progress
     from deploy.cli.model_tables import evidence_table
     from worker.models.repository import find_model
 
-    wanted = Wanted(population or (), variant or (), labelled, limit)
+    labelled_files = () if labelled is None else (labelled,)
+    wanted = Wanted(population or (), variant or (), labelled_files, limit)
     folder = _chosen(repository) / name
     with _faults_told(), model_progress(_console()) as progress:
         manifest = find_model(folder.parent, name)
         manifest = evaluate_model(folder, manifest, wanted, progress)
-    _console().print(evidence_table(manifest))
+    for part in (evidence_table(manifest), *confidence_tables(manifest)):
+        _console().print(part)
 
 
 @app.command("import")

@@ -53,6 +53,16 @@ def profile(
     plot: Annotated[
         Path | None, typer.Option(help="Draw quality against cost into this PNG.")
     ] = None,
+    calibrate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Do not measure times: measure accuracy and confidence on this file of labelled "
+            "items (`label<TAB>text`, or JSON lines with label and text or token_ids) and write "
+            "them into the manifest. Repeat it for several populations.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Measure service times of every variant through the call that serves.
@@ -65,6 +75,9 @@ def profile(
     from bench.report import read_report, write_report
     from deploy.cli.profile_tables import print_profile
 
+    if calibrate:
+        _calibrate(model, repository, variant or [], calibrate)
+        return
     if read is not None:
         report = read_report(read)
     else:
@@ -83,6 +96,15 @@ def profile(
     if json is not None:
         write_report(json, report)
         typer.echo(f"written: {json}")
+
+
+def _calibrate(model: str, repository: Path | None, names: list[str], files: list[Path]) -> None:
+    from deploy.cli.calibrate import calibrate_model
+    from deploy.cli.models import _faults_told
+    from worker.models.repository import default_repository
+
+    with _faults_told():
+        calibrate_model(repository or default_repository(), model, names, files)
 
 
 def stored_report(model: str, repository: Path | None, threads: int) -> Report:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import onnx
-from tokenizers import Tokenizer
 
 from worker.engine import Session, machine_class, runtime_info
+from worker.hosted import graph_files
 from worker.models import sentiment
 from worker.models.architecture import Encoder
 from worker.models.checkpoint import MergedWeights, SafetensorsFiles, plain_tokenizer, read_json
-from worker.models.dataset import POPULATION, Review, of_split, read_reviews
+from worker.models.dataset import POPULATION, read_reviews
 from worker.models.emitter import Precision
 from worker.models.entry import write_shared, write_variant
 from worker.models.errors import ManifestError
-from worker.models.evaluate import classify, review_evidence, tokenize
+from worker.models.evaluation import confident
 from worker.models.evidence import merged
 from worker.models.families import classifier_head, encoder_config, read_encoder
 from worker.models.graph import OPSET
@@ -34,12 +34,14 @@ from worker.models.manifest import (
     load_manifest,
     save_manifest,
 )
+from worker.models.measurement import Measured, Measurement, accuracies, engine_identity
 from worker.models.pace import refusal, relative_time
 from worker.models.packages import (
     REVIEWS_FILE,
     CheckpointFiles,
     CheckpointPackages,
 )
+from worker.models.populations import Population, held_out_population
 from worker.models.progress import Progress
 from worker.models.records import (
     SharedRecord,
@@ -55,6 +57,7 @@ from worker.models.records import (
 from worker.models.sentiment import RECIPES, Recipe
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+OUTPUT = "logits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class SentimentBuilder:
         self._code = code_digest()
         self._bases: dict[str, CheckpointFiles] = {}
         self._shared: dict[str, FileRef] = {}
+        self._measurement = Measurement(self._folder, engine_identity(), Session, progress)
         self._made: list[str] = []
         self._measured: list[str] = []
 
@@ -129,38 +133,40 @@ class SentimentBuilder:
         jobs = [job for job in self._jobs() if job.recipe.small or not small]
         bases = {job.recipe.family: job.recipe.base for job in jobs}
         self._bases = {family: self._packages.checkpoint(base) for family, base in bases.items()}
-        reviews = of_split(read_reviews(self._packages.reviews()), "test")
+        reviews = read_reviews(self._packages.reviews())
+        population = held_out_population(POPULATION, reviews, REVIEWS_FILE.sha256)
         with exclusive(self._folder):
             for family in self._bases:
                 self._tokenizer(family)
-            texts = {family: self._encode(family, reviews) for family in self._bases}
             self._shared = {job.recipe.family: self._shared_file(job) for job in jobs}
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                for done in [
-                    pool.submit(self._variant, job, reviews, texts[job.recipe.family])
-                    for job in jobs
-                ]:
+                for done in [pool.submit(self._variant, job, population) for job in jobs]:
                     done.result()
             self._weigh(jobs)
-            return self._finish()
+            return self._finish(population)
 
-    def _variant(self, job: _Job, reviews: Sequence[Review], ids: list[list[int]]) -> None:
+    def _variant(self, job: _Job, population: Population) -> None:
         record = self._made_variant(job)
         if self._settled(job, record):
             return
         files = [self._shared[job.recipe.family], *record.files]
         evidence_key = digest(
             files=[ref.sha256 for ref in files],
-            data=REVIEWS_FILE.sha256,
+            data=[population.source, "with confidence"],
             engine=_engine_identity(),
         )
         if record.evidence_key == evidence_key:
             return
-        session = Session(self._folder / record.variant.graph)
-        with self._progress.step(f"measuring {job.name}", len(ids), "items") as report:
-            logits = classify(session, ids, "logits", report)
-        quality = review_evidence(reviews, logits.argmax(axis=1).tolist())
-        variant = replace(record.variant, quality=quality)
+        measured = Measured(
+            record.variant,
+            graph_files(self._folder, record.variant.graph, {ref.path: ref for ref in files}),
+            describe_file(self._folder, job.tokenizer),
+            OUTPUT,
+        )
+        answers = self._measurement.answers(measured, population)
+        if population.fitting is not None:
+            self._measurement.answers(measured, population.fitting)
+        variant = replace(record.variant, quality=accuracies(population, answers))
         save_record(self._folder, replace(record, variant=variant, evidence_key=evidence_key))
         self._measured.append(job.name)
 
@@ -244,9 +250,9 @@ class SentimentBuilder:
             bool(record.refused) and twin is not None and record.pace_key == _pace_key(record, twin)
         )
 
-    def _finish(self) -> BuildReport:
+    def _finish(self, population: Population) -> BuildReport:
         files: dict[str, FileRef] = {}
-        variants, refused, families = [], [], []
+        made, refused, families = [], [], []
         before = _manifest_before(self._folder)
         for job in self._jobs():
             record = load_record(self._folder, job.name)
@@ -255,7 +261,7 @@ class SentimentBuilder:
             if record.refused:
                 refused.append((job.name, record.refused))
             elif complete(self._folder, record.files) and record.evidence_key:
-                variants.append(_with_further_evidence(record.variant, record.files, before))
+                made.append(record)
                 off = sentiment.deviation(job.name, record.variant.quality[0].value)
                 if off:
                     self._progress.note(off)
@@ -271,10 +277,10 @@ class SentimentBuilder:
             version=sentiment.VERSION,
             task="text-classification",
             labels=sentiment.LABELS,
-            primary_output="logits",
+            primary_output=OUTPUT,
             default_tokenizer=next(iter(present)),
             tokenizers={family: files[f"tokenizers/{family}.json"] for family in present},
-            variants=tuple(variants),
+            variants=_with_further_evidence(made, before),
             files=files,
             runtime={
                 "built_by": "orchid",
@@ -284,6 +290,7 @@ class SentimentBuilder:
                 "custom_ops": "orchid 1",
             },
         )
+        manifest = confident(manifest, self._folder, self._measurement, population, self._progress)
         save_manifest(manifest, self._folder)
         return BuildReport(
             self._folder, manifest, tuple(self._made), tuple(self._measured), tuple(refused)
@@ -297,12 +304,6 @@ class SentimentBuilder:
             partial = target.with_suffix(".partial")
             partial.write_bytes(document)
             partial.replace(target)
-
-    def _encode(self, family: str, reviews: Sequence[Review]) -> list[list[int]]:
-        path = self._folder / "tokenizers" / f"{family}.json"
-        config = encoder_config(read_json(self._bases[family].config))
-        texts = [review.text for review in reviews]
-        return tokenize(Tokenizer.from_file(str(path)), texts, config.max_tokens)
 
     def _encoder(self, recipe: Recipe) -> Encoder:
         files = self._bases[recipe.family]
@@ -334,13 +335,30 @@ def _manifest_before(folder: Path) -> Manifest | None:
 
 
 def _with_further_evidence(
-    variant: Variant, files: Sequence[FileRef], before: Manifest | None
-) -> Variant:
-    """Keep what `orchid models evaluate` measured of the same files on other populations."""
-    old = None if before is None else before.variant(variant.name)
-    if before is None or old is None or any(before.files.get(f.path) != f for f in files):
+    made: Sequence[VariantRecord], before: Manifest | None
+) -> tuple[Variant, ...]:
+    """Keep what `orchid models evaluate` measured of the same files before."""
+    known: dict[str, Variant] = {}
+    for record in made:
+        old = None if before is None else before.variant(record.variant.name)
+        if before is None or old is None:
+            continue
+        if all(before.files.get(ref.path) == ref for ref in record.files):
+            known[old.name] = old
+    return tuple(_with_evidence_of(record.variant, known) for record in made)
+
+
+def _with_evidence_of(variant: Variant, known: Mapping[str, Variant]) -> Variant:
+    """Add what is known of a variant, and of it beside others that are known as well."""
+    old = known.get(variant.name)
+    if old is None:
         return variant
-    return replace(variant, quality=merged(old.quality, variant.quality))
+    return replace(
+        variant,
+        quality=merged(old.quality, variant.quality),
+        calibrations=old.calibrations,
+        escalations=tuple(item for item in old.escalations if item.to in known),
+    )
 
 
 def _pace_key(record: VariantRecord, twin: VariantRecord) -> str:

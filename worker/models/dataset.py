@@ -15,7 +15,6 @@ from typing import Literal
 Split = Literal["test", "validation", "train"]
 
 POPULATION = "movie-reviews"
-CLEAR_POPULATION = "movie-reviews-clear"
 CLEAR_MEAN = 1.0
 TEST_ITEMS = 2133
 

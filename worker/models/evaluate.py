@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from worker.models.dataset import CLEAR_MEAN, CLEAR_POPULATION, POPULATION, Review
-from worker.models.manifest import QualityEvidence
 from worker.models.progress import Report
-from worker.models.statistics import accuracy_evidence
 
 # Enough tokens in a run to keep the matrix products efficient, few enough to stay in cache.
 BATCH_TOKENS = 512
@@ -75,19 +72,3 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> lis
     if longest > max_tokens:
         raise ValueError(f"expected at most {max_tokens} tokens in a text, got {longest}")
     return found
-
-
-def review_evidence(
-    reviews: Sequence[Review], predictions: Sequence[int]
-) -> tuple[QualityEvidence, ...]:
-    """Return the accuracy on all reviews and on the clear ones (mean rating at least 1 off 0)."""
-    right = [int(guess == review.label) for guess, review in zip(predictions, reviews, strict=True)]
-    clear = [
-        value
-        for value, review in zip(right, reviews, strict=True)
-        if abs(review.mean) >= CLEAR_MEAN
-    ]
-    return (
-        accuracy_evidence(POPULATION, sum(right), len(right)),
-        accuracy_evidence(CLEAR_POPULATION, sum(clear), len(clear)),
-    )

@@ -16,6 +16,12 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from worker.models.calibration import (
+    Calibration,
+    Escalation,
+    calibration_faults,
+    escalation_faults,
+)
 from worker.models.errors import ManifestError
 
 MANIFEST_NAME = "manifest.json"
@@ -74,7 +80,8 @@ class Variant:
 
     ``tokenizer`` names an entry of ``Manifest.tokenizers`` and is empty for the tensor layout;
     ``max_tokens`` bounds one sequence, specials included, and is 0 for the tensor layout;
-    ``warm_lengths`` are the sequence lengths the warm-up measures.
+    ``warm_lengths`` are the sequence lengths the warm-up measures; ``calibrations`` and
+    ``escalations`` say how sure its answers are and what more accurate variants gain on them.
     """
 
     __pydantic_config__ = _STRICT
@@ -89,10 +96,16 @@ class Variant:
     outputs: tuple[TensorSpec, ...]
     quality: tuple[QualityEvidence, ...] = ()
     warm_lengths: tuple[int, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
+    escalations: tuple[Escalation, ...] = ()
 
     def evidence(self, population: str) -> QualityEvidence | None:
         """Return the evidence measured on ``population``, if there is any."""
         return next((item for item in self.quality if item.population == population), None)
+
+    def calibration(self, population: str) -> Calibration | None:
+        """Return the calibration on ``population``, if there is one."""
+        return next((item for item in self.calibrations if item.population == population), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +189,10 @@ def canonical_json(manifest: Manifest) -> bytes:
     if manifest.generation is None:
         # What a model does not have is not part of its identity.
         del document["generation"]
+    for variant in document["variants"]:
+        for evidence in ("calibrations", "escalations"):
+            if not variant[evidence]:
+                del variant[evidence]
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -290,6 +307,11 @@ def _variant_faults(manifest: Manifest, variant: Variant) -> list[str]:
             found.append(f"tokenizer {variant.tokenizer!r} is not among the tokenizers")
         if variant.max_tokens < 1:
             found.append("max_tokens must be at least 1")
+    for calibration in variant.calibrations:
+        found += calibration_faults(calibration, len(manifest.labels))
+    names = [other.name for other in manifest.variants]
+    for escalation in variant.escalations:
+        found += escalation_faults(escalation, variant.name, names)
     return found
 
 

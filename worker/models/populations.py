@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from worker.models.dataset import CLEAR_MEAN, POPULATION, Review, of_split, read_reviews
 from worker.models.errors import CheckpointError
@@ -19,6 +22,7 @@ from worker.models.packages import REVIEWS_FILE, REVIEWS_FOLDER, Pin
 from worker.models.quality import LabelledTexts
 
 CLEAR_SUFFIX = "-clear"
+FITTING_SUFFIX = "-validation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,11 @@ class RatedFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Labelled texts under a name; ``clear`` marks the texts that lean clearly, when degrees exist.
+    """Labelled items under a name: texts, or their ``token_ids`` in the place of texts.
 
-    ``source`` identifies the content: the same source gives the same texts in the same order.
+    ``clear`` marks the items that lean clearly, when degrees exist. ``source`` identifies the
+    content: the same source gives the same items in the same order, from the first on. Confidence
+    is fitted on ``fitting``, else on one half of the items, as ``fitted_half`` says.
     """
 
     name: str
@@ -83,18 +89,30 @@ class Population:
     labels: tuple[int, ...]
     source: str
     clear: tuple[bool, ...] = ()
+    token_ids: tuple[tuple[int, ...], ...] = ()
+    fitting: Population | None = None
 
     def first(self, limit: int) -> Population:
-        """The first ``limit`` texts; all of them for 0."""
-        if not limit or limit >= len(self.texts):
+        """The first ``limit`` items, and of those to fit on; all of them for 0."""
+        if not limit:
             return self
-        return Population(
-            self.name,
-            self.texts[:limit],
-            self.labels[:limit],
-            f"{self.source}:{limit}",
-            self.clear[:limit],
+        return replace(
+            self,
+            texts=self.texts[:limit],
+            labels=self.labels[:limit],
+            clear=self.clear[:limit],
+            token_ids=self.token_ids[:limit],
+            fitting=None if self.fitting is None else self.fitting.first(limit),
         )
+
+    def fitted_half(self) -> NDArray[np.bool_]:
+        """Return which items confidence is fitted on when there are no others for it, [N].
+
+        A hash of the item decides, so that equal ones are on one side however many there are.
+        """
+        items = self.texts or [repr(ids) for ids in self.token_ids]
+        last = [hashlib.sha256(item.encode()).digest()[-1] for item in items]
+        return np.array([byte % 2 == 0 for byte in last], np.bool_)
 
 
 def rated_population(name: str, files: RatedFiles) -> Population:
@@ -109,17 +127,26 @@ def rated_population(name: str, files: RatedFiles) -> Population:
         raise CheckpointError(
             f"a population of {known}", repr(name), "name one of these, or give --labelled FILE"
         )
-    items: Sequence[Review] = read_reviews(
-        files.rated(REVIEWS_FOLDER + chosen.file.name, chosen.file)
-    )
+    reviews = read_reviews(files.rated(REVIEWS_FOLDER + chosen.file.name, chosen.file))
     if chosen.held_out:
-        items = of_split(items, "test")
-    items = sorted(items, key=lambda item: hashlib.sha256(item.text.encode()).digest())
+        return held_out_population(name, reviews, chosen.file.sha256)
+    return _by_hash(name, reviews, chosen.file.sha256)
+
+
+def held_out_population(name: str, reviews: Sequence[Review], source: str) -> Population:
+    """Return the test split of texts that were trained on; the validation split is to fit on."""
+    test = _by_hash(name, of_split(reviews, "test"), source)
+    validation = _by_hash(name + FITTING_SUFFIX, of_split(reviews, "validation"), source)
+    return replace(test, fitting=validation)
+
+
+def _by_hash(name: str, reviews: Sequence[Review], source: str) -> Population:
+    items = sorted(reviews, key=lambda item: hashlib.sha256(item.text.encode()).digest())
     return Population(
         name,
         tuple(item.text for item in items),
         tuple(item.label for item in items),
-        chosen.file.sha256,
+        source,
         tuple(abs(item.mean) >= CLEAR_MEAN for item in items),
     )
 

@@ -60,29 +60,26 @@ def measure(
     """Return the accuracy of a ragged or padded classifier on a population."""
     ids = tokenize(tokenizer, data.texts, variant.max_tokens)
     with progress.step(f"measuring {variant.name}", len(ids), "items") as report:
-        guesses = predict(session, variant, ids, output, report)
-    right = int((guesses == np.asarray(data.labels)).sum())
+        logits = answers(session, variant, ids, output, report)
+    right = int((logits.argmax(axis=1) == np.asarray(data.labels)).sum())
     return accuracy_evidence(data.population, right, len(ids))
 
 
-def predict(
+def answers(
     session: Runs,
     variant: Variant,
     ids: Sequence[Sequence[int]],
     output: str,
     report: Report,
-) -> NDArray[np.int64]:
-    """Return the class of each of N sequences of token ids, int64 [N], ragged or padded."""
+) -> NDArray[np.float32]:
+    """Return the logits of N sequences of token ids, float32 [N, classes], ragged or padded."""
     if variant.layout == "ragged":
-        logits = classify(session, ids, output, report)
-    else:
-        rows = []
-        for index, sequence in enumerate(ids, start=1):
-            rows.append(session.run(padded_feeds(variant, sequence))[output])
-            report(index)
-        logits = np.concatenate(rows)
-    classes: NDArray[np.int64] = logits.argmax(axis=1)
-    return classes
+        return classify(session, ids, output, report).astype(np.float32)
+    rows = []
+    for index, sequence in enumerate(ids, start=1):
+        rows.append(session.run(padded_feeds(variant, sequence))[output])
+        report(index)
+    return np.concatenate(rows).astype(np.float32)
 
 
 def padded_feeds(variant: Variant, sequence: Sequence[int]) -> Feeds:

@@ -17,9 +17,10 @@ from worker.errors import InvalidInput, WorkerError
 from worker.generation.records import LaneLoad
 from worker.hosted import DecodeCapacity, ModelSnapshot, ModelState, VariantSnapshot
 from worker.meter import LoadSample
-from worker.models.manifest import Generation, QualityEvidence, TensorSpec
+from worker.models.manifest import Generation, TensorSpec
 from worker.profile import VariantProfile
 from worker.records import Batch, BatchOutcome, Item, ItemOutcome, LoopState
+from worker.rpc.evidence import calibration_to, escalations_to, quality_to
 from worker.rpc.status import status_of
 
 DATA_TYPES: dict[str, common_pb2.DataType.ValueType] = {
@@ -342,12 +343,14 @@ def _variant_to(snapshot: VariantSnapshot) -> common_pb2.VariantDescription:
         tokenizer=variant.tokenizer,
         inputs=_specs_to(variant.inputs),
         outputs=_specs_to(variant.outputs),
-        quality=[_quality_to(quality) for quality in variant.quality],
+        quality=[quality_to(quality) for quality in variant.quality],
         profile=None if snapshot.profile is None else _profile_to(snapshot.profile),
         ready=snapshot.ready,
         max_tokens=variant.max_tokens,
         resident_bytes=snapshot.resident_bytes,
         decode=None if snapshot.decode is None else _decode_to(snapshot.decode),
+        calibrations=[calibration_to(item) for item in variant.calibrations],
+        escalations=escalations_to(variant),
     )
 
 
@@ -369,17 +372,6 @@ def _specs_to(specs: Iterable[TensorSpec]) -> list[common_pb2.TensorSpec]:
         common_pb2.TensorSpec(name=spec.name, data_type=DATA_TYPES[spec.dtype], shape=spec.shape)
         for spec in specs
     ]
-
-
-def _quality_to(quality: QualityEvidence) -> common_pb2.QualityEvidence:
-    return common_pb2.QualityEvidence(
-        population=quality.population,
-        metric=quality.metric,
-        value=quality.value,
-        n=quality.n,
-        low=quality.low,
-        high=quality.high,
-    )
 
 
 def _profile_to(profile: VariantProfile) -> common_pb2.VariantProfile:

@@ -1,0 +1,101 @@
+"""How sure a model's variants are, and where cascades may rest on it, as rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from worker.models.calibration import Escalation
+from worker.models.manifest import Manifest, Variant
+from worker.models.populations import CLEAR_SUFFIX
+
+_COMMAND = "orchid models evaluate"
+
+
+def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
+    """Every calibration with what escalating from it gains most, then where cascades are off."""
+    if manifest.task != "text-classification" or len(manifest.variants) < 2:
+        return
+    if any(variant.calibrations for variant in manifest.variants):
+        yield _table(manifest)
+    else:
+        yield Text(f"cascades off: confidence is not measured; `{_COMMAND} {manifest.name}` does")
+        return
+    for line in cascades_off(manifest):
+        yield Text(line)
+
+
+def cascades_off(manifest: Manifest) -> list[str]:
+    """Return a line for each population, or first stage on it, without cascades: which and why."""
+    lines = []
+    for population in _populations(manifest):
+        calibrated = [v for v in manifest.variants if v.calibration(population) is not None]
+        if not calibrated:
+            lines.append(f"cascades off for {population}: confidence is not measured")
+            continue
+        reasons = {v.name: _reason(v, population) for v in calibrated}
+        if all(reasons.values()):
+            lines.append(f"cascades off for {population}:")
+        lines += [
+            f"  {population}: none from {name}: {reason}"
+            for name, reason in reasons.items()
+            if reason
+        ]
+    return lines
+
+
+def _reason(variant: Variant, population: str) -> str:
+    """Why no answer of a variant is escalated; empty when some is."""
+    found = [item for item in variant.escalations if item.population == population]
+    if any(item.gains for item in found):
+        return ""
+    if not found:
+        return "no variant is surely more accurate"
+    return "; ".join(dict.fromkeys(item.refused for item in found))
+
+
+def _populations(manifest: Manifest) -> list[str]:
+    """Populations with accuracies, in their order, those of clear items only left out."""
+    names = [item.population for variant in manifest.variants for item in variant.quality]
+    clear = {name + CLEAR_SUFFIX for name in names}
+    return [name for name in dict.fromkeys(names) if name not in clear]
+
+
+def _table(manifest: Manifest) -> Table:
+    """One row a calibration; beside it how many variants may follow, and the one that gains most.
+
+    The gain is of the least sure answers, in accuracy.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
+    for heading in ("variant", "population"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("temp.", "biases", "error", "n", "asks", "gain"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("best", no_wrap=True)
+    for variant in manifest.variants:
+        for item in variant.calibrations:
+            after = [
+                e for e in variant.escalations if e.gains and e.population == item.population
+            ]
+            best = max(after, key=_mean_gain, default=None)
+            table.add_row(
+                variant.name,
+                item.population,
+                f"{item.temperature:.2f}",
+                " ".join(f"{bias:+.2f}" for bias in item.biases),
+                f"{item.error:.3f}",
+                str(item.n),
+                str(len(after)),
+                "" if best is None else f"{best.gains[0]:+.2f}",
+                "" if best is None else best.to,
+            )
+    return table
+
+
+def _mean_gain(escalation: Escalation) -> float:
+    """The gain of escalating every answer."""
+    weighted = zip(escalation.gains, escalation.counts, strict=True)
+    return sum(gain * n for gain, n in weighted) / sum(escalation.counts)
