@@ -243,7 +243,9 @@ def _decile_points(pair: Pair) -> Iterator[dict[str, Any]]:
         }
 
 
-def _curve_points(pair: Pair, unit: float, fixed: tuple[Floats, Floats]) -> Iterator[dict[str, Any]]:
+def _curve_points(
+    pair: Pair, unit: float, fixed: tuple[Floats, Floats]
+) -> Iterator[dict[str, Any]]:
     for share in _CURVE:
         escalated, cost_us, right = pair.at(share)
         yield {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from deploy.cli import app as whole_app
 from deploy.cli.models import app
 from tests.unit.worker.models.gguf_files import (
     metadata_of,
@@ -15,8 +17,9 @@ from tests.unit.worker.models.gguf_files import (
     tiny_gguf_decoder,
     write_gguf,
 )
-from worker.models.manifest import load_manifest
-from worker.models.synthetic import build_synthetic, build_tensor_model
+from worker.models.calibration import Calibration, Escalation
+from worker.models.manifest import load_manifest, save_manifest
+from worker.models.synthetic import build_synthetic, build_tensor_model, tiny_population
 
 RUNNER = CliRunner(env={"COLUMNS": "200"})
 
@@ -134,3 +137,76 @@ def test_evaluate_refuses_rated_sets_for_other_labels(repository: Path) -> None:
     code, output = run("evaluate", "adder", "--repository", repository)
     assert code == 1
     assert "--labelled" in output
+
+
+def labelled(path: Path, n: int) -> Path:
+    """JSON lines of the tiny language, as many as asked for."""
+    lines = [
+        json.dumps({"text": text, "label": label}) for text, label in tiny_population(n, seed=7)
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def calibrated(model: str, repository: Path, file: Path) -> tuple[int, str]:
+    result = RUNNER.invoke(
+        whole_app,
+        ["profile", model, "--calibrate", str(file), "--repository", str(repository)],
+    )
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+def test_show_says_that_cascades_are_off_until_confidence_is_measured(repository: Path) -> None:
+    code, output = run("show", "tiny", "--repository", repository)
+    assert code == 0
+    assert "cascades off: confidence is not measured" in output
+    assert "orchid models evaluate tiny" in output
+
+
+def test_calibrate_measures_confidence_and_show_tells_it(repository: Path, tmp_path: Path) -> None:
+    file = labelled(tmp_path / "held-out.jsonl", 1500)
+    code, output = calibrated("tiny", repository, file)
+    assert code == 0
+    second = load_manifest(repository / "tiny").variants[1]
+    calibration = second.calibration("held-out")
+    assert calibration is not None
+    assert f"{calibration.error:.3f}" in output
+    code, output = run("show", "tiny", "--repository", repository)
+    assert f"{calibration.temperature:.2f}" in output
+    assert "cascades off for tiny-words: confidence is not measured" in output
+    assert "held-out: none from tiny-a: no variant is surely more accurate" in output
+
+
+def test_show_says_why_a_population_has_no_cascades(repository: Path) -> None:
+    manifest = load_manifest(repository / "tiny")
+    first, second = manifest.variants
+    sure = Calibration("tiny-words", 1.5, 0.1, 600, 700)
+    reason = "calibration error 0.100 on 700 items, at most 0.020 serves"
+    second = replace(
+        second,
+        calibrations=(sure,),
+        escalations=(Escalation("tiny-words", "tiny-a", refused=reason),),
+    )
+    first = replace(first, calibrations=(sure,))
+    save_manifest(replace(manifest, variants=(first, second)), repository / "tiny")
+    code, output = run("show", "tiny", "--repository", repository)
+    assert code == 0
+    assert "cascades off for tiny-words:" in output
+    assert f"tiny-words: none from tiny-b: {reason}" in output
+
+
+def test_calibrate_refuses_too_few_items_before_it_runs(repository: Path, tmp_path: Path) -> None:
+    before = load_manifest(repository / "tiny")
+    code, output = calibrated("tiny", repository, labelled(tmp_path / "few.jsonl", 100))
+    assert code == 1
+    assert "at least 500 of both" in output
+    assert "remedy" in output
+    assert load_manifest(repository / "tiny") == before
+
+
+def test_calibrate_is_for_classifiers(repository: Path, tmp_path: Path) -> None:
+    code, output = calibrated("adder", repository, labelled(tmp_path / "few.jsonl", 10))
+    assert code == 1
+    assert "expected a text classifier in adder; got task tensor" in output
+    assert "--label" in output

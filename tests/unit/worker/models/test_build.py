@@ -14,10 +14,13 @@ from safetensors.numpy import save_file
 from tests.golden.checkpoints import HIDDEN, config_document, tiny_checkpoint
 from worker.models import build as build_module
 from worker.models.build import BuildReport, SentimentBuilder
-from worker.models.dataset import CLEAR_POPULATION, POPULATION
-from worker.models.manifest import load_manifest, verify
+from worker.models.calibration import Calibration, Escalation
+from worker.models.dataset import POPULATION
+from worker.models.manifest import load_manifest, save_manifest, verify
 from worker.models.packages import CheckpointFiles, CheckpointPackages, Pin
+from worker.models.populations import CLEAR_SUFFIX
 from worker.models.progress import Silent
+from worker.models.recorded import read_recorded, recorded_path
 from worker.models.repository import find_model, list_models
 from worker.models.sentiment import Recipe
 from worker.models.synthetic import tiny_population, tiny_tokenizer
@@ -134,7 +137,7 @@ def test_a_build_makes_and_measures_every_variant(
     assert [variant.name for variant in manifest.variants] == ALL
     assert verify(repository / "sentiment") == []
     for variant in manifest.variants:
-        every, clear = variant.evidence(POPULATION), variant.evidence(CLEAR_POPULATION)
+        every, clear = variant.evidence(POPULATION), variant.evidence(POPULATION + CLEAR_SUFFIX)
         assert every is not None
         assert clear is not None
         assert 0 < clear.n < every.n
@@ -214,3 +217,46 @@ def test_the_repository_lists_what_was_built(
         ("sentiment", False),
     ]
     assert replace(manifest, version="2") != manifest
+
+
+def test_a_build_measures_confidence_and_a_second_one_finds_the_same(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("confidence", "escalations"):
+        monkeypatch.setattr(f"worker.models.{module}.FEWEST_ITEMS", 10)
+    manifest = run(tmp_path, repository, recipes).manifest
+    for variant in manifest.variants:
+        calibration = variant.calibration(POPULATION)
+        evidence = variant.evidence(POPULATION)
+        assert calibration is not None
+        assert evidence is not None
+        assert calibration.n == evidence.n
+    folder = repository / "sentiment"
+    recorded = read_recorded(recorded_path(folder, POPULATION))
+    assert sorted(recorded.logits) == ALL
+    again = run(tmp_path, repository, recipes)
+    assert again.measured == ()
+    assert again.manifest == manifest
+
+
+def test_confidence_on_other_populations_stays_between_variants_that_did_not_change(
+    tmp_path: Path, repository: Path, recipes: list[Recipe]
+) -> None:
+    manifest = run(tmp_path, repository, recipes).manifest
+    evaluated = [
+        replace(
+            variant,
+            calibrations=(Calibration("tweets", 1.0, 0.01, 600, 600),),
+            escalations=tuple(
+                Escalation("tweets", other, refused="no") for other in ALL if other != variant.name
+            ),
+        )
+        for variant in manifest.variants
+    ]
+    save_manifest(replace(manifest, variants=tuple(evaluated)), repository / "sentiment")
+    assert run(tmp_path, repository, recipes).manifest.variants == tuple(evaluated)
+    (tmp_path / "flat.safetensors").write_bytes((tmp_path / "deep.safetensors").read_bytes())
+    changed = {v.name: v for v in run(tmp_path, repository, recipes).manifest.variants}
+    assert changed["flat"].calibrations == changed["flat-int8"].escalations == ()
+    assert [item.to for item in changed["deep"].escalations] == ["deep-int8"]
+    assert changed["deep"].calibrations == evaluated[0].calibrations

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.models.dataset import Review
-from worker.models.evaluate import batches, classify, ragged_feeds, review_evidence, tokenize
+from worker.models.evaluate import batches, classify, ragged_feeds, tokenize
 from worker.models.synthetic import tiny_tokenizer
 
 LENGTHS = st.lists(st.integers(1, 80), max_size=60)
@@ -58,15 +57,3 @@ def test_a_text_that_is_too_long_is_refused() -> None:
     assert [len(ids) for ids in tokenize(tiny_tokenizer(), ["good", "a bad film"], 5)] == [3, 5]
     with pytest.raises(ValueError, match="at most 4 tokens in a text, got 5"):
         tokenize(tiny_tokenizer(), ["a bad film"], 4)
-
-
-def test_clear_reviews_are_counted_apart() -> None:
-    reviews = [
-        Review("a", 2.0, 1, "test"),
-        Review("b", -0.2, 0, "test"),
-        Review("c", -1.0, 0, "test"),
-    ]
-    every, clear = review_evidence(reviews, [1, 1, 0])
-    assert (every.n, clear.n) == (3, 2)
-    assert every.value == pytest.approx(2 / 3)
-    assert clear.value == 1.0

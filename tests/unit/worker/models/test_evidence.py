@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from worker.engine import Session
+from worker.models.calibration import Calibration, Escalation
 from worker.models.errors import CheckpointError
-from worker.models.evidence import Evaluation, merged, record_evidence
+from worker.models.evaluation import Evaluation
+from worker.models.evidence import FOLDER, ConfidenceEvidence, merged, record_evidence, with_confidence
 from worker.models.manifest import QualityEvidence, load_manifest, verify
 from worker.models.populations import Population, labelled_population, rated_population
 from worker.models.progress import Silent
@@ -112,6 +114,33 @@ def test_a_sample_does_not_replace_the_whole(folder: Path, sentences: Population
     assert few in load_manifest(folder).variants[0].quality
 
 
+def test_answers_that_were_kept_without_their_logits_are_measured_again(
+    folder: Path, sentences: Population
+) -> None:
+    evaluate(folder, Counted(), sentences)
+    told = load_manifest(folder)
+    for lost in (folder / FOLDER).glob("tiny-b.*.npy"):
+        lost.unlink()
+    counted = Counted()
+    evaluate(folder, counted, sentences)
+    assert counted.runs > 0
+    assert load_manifest(folder) == told
+
+
+def test_a_sample_and_the_whole_are_one_measurement(folder: Path, sentences: Population) -> None:
+    whole = Counted()
+    evaluate(folder, whole, sentences)
+    other = build_synthetic(folder.parent / "other")
+    evaluate(other, Counted(), sentences.first(256))
+    rest = Counted()
+    evaluate(other, rest, sentences)
+    assert 0 < rest.runs < whole.runs
+    assert load_manifest(other) == load_manifest(folder)
+    looking = Counted()
+    evaluate(other, looking, sentences.first(256))
+    assert looking.runs == 0
+
+
 def test_unknown_variants_and_populations_are_named(folder: Path, sentences: Population) -> None:
     evaluation = Evaluation(folder, "engine", Counted().open, Silent())
     with pytest.raises(CheckpointError, match="tiny-a, tiny-b"):
@@ -143,3 +172,21 @@ def test_new_evidence_stands_where_the_old_stood() -> None:
         ("second", 0.2),
         ("third", 0.3),
     ]
+
+
+def confidence(population: str, n: int) -> ConfidenceEvidence:
+    calibration = Calibration(population, 1.5, 0.01, n, n)
+    gains = Escalation(population, "tiny-a", (0.0, 0.9), (0.2, 0.0), (n - 1, 1), (0.7, 1.0))
+    return ConfidenceEvidence(calibration, (gains,))
+
+
+def test_confidence_evidence_replaces_that_on_the_same_population_unless_it_has_fewer_items(
+    folder: Path,
+) -> None:
+    manifest = load_manifest(folder)
+    for population, n in (("p", 600), ("q", 900), ("p", 700), ("q", 600)):
+        manifest = with_confidence(manifest, {"tiny-b": confidence(population, n)})
+    better, faster = manifest.variants
+    assert (better.calibrations, better.escalations) == ((), ())
+    assert {c.population: c.n for c in faster.calibrations} == {"p": 700, "q": 900}
+    assert {e.population: e.counts[0] for e in faster.escalations} == {"p": 699, "q": 899}

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from worker.models.calibration import Calibration, Escalation
 from worker.models.errors import ManifestError
 from worker.models.manifest import (
     MANIFEST_NAME,
     FileRef,
     Manifest,
     QualityEvidence,
+    canonical_json,
     contradictions,
     load_manifest,
     save_manifest,
@@ -136,3 +138,52 @@ def test_tensor_models_need_no_tokenizer(tmp_path: Path) -> None:
 def test_evidence_is_a_plain_value() -> None:
     evidence = QualityEvidence("p", "accuracy", 0.5, 10, 0.2, 0.8)
     assert replace(evidence, n=11) != evidence
+
+
+def test_confidence_evidence_is_part_of_the_identity_and_reads_back(folder: Path) -> None:
+    manifest = load_manifest(folder)
+    assert b"calibrations" not in canonical_json(manifest)
+    assert b"escalations" not in canonical_json(manifest)
+    first, second = manifest.variants
+    calibrated = replace(
+        second,
+        calibrations=(Calibration("p", 1.25, 0.01, 600, 700, (0.5, -0.5)),),
+        escalations=(
+            Escalation("p", "tiny-a", (0.0, 0.8), (0.2, 0.0), (300, 300), (0.6, 0.9)),
+            Escalation("q", "tiny-a", refused="too far off"),
+        ),
+    )
+    sure = replace(manifest, variants=(first, calibrated))
+    save_manifest(sure, folder)
+    assert load_manifest(folder) == sure
+    assert sure.digest != manifest.digest
+    assert calibrated.calibration("p") == calibrated.calibrations[0]
+    assert calibrated.calibration("q") is None
+
+
+def test_a_manifest_from_before_confidence_evidence_has_none(folder: Path) -> None:
+    before = load_manifest(folder)
+    file = folder / MANIFEST_NAME
+    document = json.loads(file.read_text())
+    for variant in document["variants"]:
+        del variant["calibrations"], variant["escalations"]
+    file.write_text(json.dumps(document))
+    assert load_manifest(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("evidence", "fault"),
+    [
+        ({"calibrations": (Calibration("p", 0.0, 0.0, 1, 1),)}, "temperature"),
+        ({"calibrations": (Calibration("p", 1.0, 0.0, 1, 1, (1.0,)),)}, "1 biases for 2"),
+        ({"escalations": (Escalation("p", "tiny-z", refused="no"),)}, "another variant"),
+        ({"escalations": (Escalation("p", "tiny-a"),)}, "expected steps"),
+    ],
+)
+def test_unsound_confidence_evidence_is_refused(
+    folder: Path, evidence: dict[str, Any], fault: str
+) -> None:
+    manifest = load_manifest(folder)
+    first, second = manifest.variants
+    changed = replace(manifest, variants=(first, replace(second, **evidence)))
+    assert any(fault in text for text in contradictions(changed))
