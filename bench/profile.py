@@ -122,7 +122,7 @@ def profile_report(
     """
     table = VariantTable.build(candidates_of(manifest, file.variants), resolution=resolution)
     points = [
-        _point(manifest, file.variants[c.name], c.name, table.dominated.get(c.name, ""))
+        _point(manifest, file.variants[c.name], c.name, table.dominated)
         for c in table.candidates
     ]
     verdicts = list(int8_verdicts(manifest, file.variants, folder))
@@ -214,7 +214,7 @@ def _time_ratio(one: MeasuredVariant, other: MeasuredVariant) -> float:
 
 
 def _point(
-    manifest: Manifest, measured: MeasuredVariant, name: str, dominated_by: str
+    manifest: Manifest, measured: MeasuredVariant, name: str, dominated: Mapping[str, str]
 ) -> dict[str, Any]:
     variant = manifest.variant(name)
     assert variant is not None
@@ -226,7 +226,14 @@ def _point(
         "max_tokens": variant.max_tokens,
         "batchable": variant.layout == "ragged",
         "quality": [asdict(item) for item in variant.quality],
-        "dominated_by": dominated_by,
+        "dominated_by": dominated.get(name, ""),
+        "calibrations": [asdict(item) for item in variant.calibrations],
+        # Cascades are between variants that are routed to.
+        "escalations": [
+            asdict(item)
+            for item in variant.escalations
+            if item.gains and name not in dominated and item.to not in dominated
+        ],
         **asdict(measured),
     }
 
