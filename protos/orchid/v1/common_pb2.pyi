@@ -284,6 +284,100 @@ class QualityEvidence(_message.Message):
 Global___QualityEvidence: _TypeAlias = QualityEvidence  # noqa: Y015
 
 @_typing.final
+class Calibration(_message.Message):
+    """What makes a variant's confidence the chance that its answer is right: with q the largest of
+    softmax(logits / temperature) and k the class of the largest logit,
+    confidence = 1 / (1 + exp(-(ln(q / (1 - q)) + biases[k]))).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    FITTED_ON_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    BIASES_FIELD_NUMBER: _builtins.int
+    population: _builtins.str
+    temperature: _builtins.float
+    """Positive; fitted, with the biases, on `fitted_on` items."""
+    error: _builtins.float
+    """Expected calibration error on `n` other items, 0 to 1."""
+    fitted_on: _builtins.int
+    n: _builtins.int
+    @_builtins.property
+    def biases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One a class, in log-odds; empty is 0 for all."""
+
+    def __init__(
+        self,
+        *,
+        population: _builtins.str = ...,
+        temperature: _builtins.float = ...,
+        error: _builtins.float = ...,
+        fitted_on: _builtins.int = ...,
+        n: _builtins.int = ...,
+        biases: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["biases", b"biases", "error", b"error", "fitted_on", b"fitted_on", "n", b"n", "population", b"population", "temperature", b"temperature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Calibration: _TypeAlias = Calibration  # noqa: Y015
+
+@_typing.final
+class Escalation(_message.Message):
+    """What answers gain in accuracy by asking variant `to` as well, by confidence: step i holds for
+    confidences from confidences[i] on and below confidences[i + 1]; the first starts at 0.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    CONFIDENCES_FIELD_NUMBER: _builtins.int
+    GAINS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    SHARES_RIGHT_FIELD_NUMBER: _builtins.int
+    population: _builtins.str
+    to: _builtins.str
+    @_builtins.property
+    def confidences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Rising."""
+
+    @_builtins.property
+    def gains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """P(`to` right) - P(this right), falling; may be negative."""
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Items of each step."""
+
+    @_builtins.property
+    def shares_right(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Share of them that this variant, not `to`, answered right."""
+
+    def __init__(
+        self,
+        *,
+        population: _builtins.str = ...,
+        to: _builtins.str = ...,
+        confidences: _abc.Iterable[_builtins.float] | None = ...,
+        gains: _abc.Iterable[_builtins.float] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+        shares_right: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidences", b"confidences", "counts", b"counts", "gains", b"gains", "population", b"population", "shares_right", b"shares_right", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Escalation: _TypeAlias = Escalation  # noqa: Y015
+
+@_typing.final
 class VariantDescription(_message.Message):
     """What one variant is and whether it can serve now."""
 
@@ -301,6 +395,8 @@ class VariantDescription(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     DECODE_FIELD_NUMBER: _builtins.int
+    CALIBRATIONS_FIELD_NUMBER: _builtins.int
+    ESCALATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     layout: _builtins.str
     """"ragged", "padded" or "tensor"; see docs/models.md."""
@@ -322,6 +418,12 @@ class VariantDescription(_message.Message):
     def decode(self) -> Global___DecodeProfile:
         """Set for layout "paged": what the lane that decodes it can hold and how fast it steps."""
 
+    @_builtins.property
+    def calibrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Calibration]: ...
+    @_builtins.property
+    def escalations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Escalation]:
+        """To more accurate variants of the same model; only what its evidence supports."""
+
     def __init__(
         self,
         *,
@@ -337,10 +439,12 @@ class VariantDescription(_message.Message):
         max_tokens: _builtins.int = ...,
         resident_bytes: _builtins.int = ...,
         decode: Global___DecodeProfile | None = ...,
+        calibrations: _abc.Iterable[Global___Calibration] | None = ...,
+        escalations: _abc.Iterable[Global___Escalation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "profile", b"profile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode", b"decode", "inputs", b"inputs", "layout", b"layout", "max_tokens", b"max_tokens", "name", b"name", "outputs", b"outputs", "precision", b"precision", "profile", b"profile", "quality", b"quality", "ready", b"ready", "resident_bytes", b"resident_bytes", "tokenizer", b"tokenizer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibrations", b"calibrations", "decode", b"decode", "escalations", b"escalations", "inputs", b"inputs", "layout", b"layout", "max_tokens", b"max_tokens", "name", b"name", "outputs", b"outputs", "precision", b"precision", "profile", b"profile", "quality", b"quality", "ready", b"ready", "resident_bytes", b"resident_bytes", "tokenizer", b"tokenizer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
