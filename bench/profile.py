@@ -122,8 +122,7 @@ def profile_report(
     """
     table = VariantTable.build(candidates_of(manifest, file.variants), resolution=resolution)
     points = [
-        _point(manifest, file.variants[c.name], c.name, table.dominated)
-        for c in table.candidates
+        _point(manifest, file.variants[c.name], c.name, table.dominated) for c in table.candidates
     ]
     verdicts = list(int8_verdicts(manifest, file.variants, folder))
     points += [{"kind": "int8", **asdict(v), "verdict": v.verdict} for v in verdicts]

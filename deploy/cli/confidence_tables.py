@@ -77,9 +77,7 @@ def _table(manifest: Manifest) -> Table:
     table.add_column("best", no_wrap=True)
     for variant in manifest.variants:
         for item in variant.calibrations:
-            after = [
-                e for e in variant.escalations if e.gains and e.population == item.population
-            ]
+            after = [e for e in variant.escalations if e.gains and e.population == item.population]
             best = max(after, key=_mean_gain, default=None)
             table.add_row(
                 variant.name,

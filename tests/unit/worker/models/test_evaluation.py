@@ -143,5 +143,5 @@ def test_token_ids_are_measured_as_the_texts_they_stand_for(tmp_path: Path) -> N
 
 
 def test_a_text_that_is_too_long_is_told_with_a_remedy(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="fit tiny-a.*leave out the longest"):
+    with pytest.raises(CheckpointError, match=r"fit tiny-a.*leave out the longest"):
         evaluate(folder, Population("long", ("good " * 600,), (1,), "long"))

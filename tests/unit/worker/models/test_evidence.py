@@ -13,7 +13,13 @@ from worker.engine import Session
 from worker.models.calibration import Calibration, Escalation
 from worker.models.errors import CheckpointError
 from worker.models.evaluation import Evaluation
-from worker.models.evidence import FOLDER, ConfidenceEvidence, merged, record_evidence, with_confidence
+from worker.models.evidence import (
+    FOLDER,
+    ConfidenceEvidence,
+    merged,
+    record_evidence,
+    with_confidence,
+)
 from worker.models.manifest import QualityEvidence, load_manifest, verify
 from worker.models.populations import Population, labelled_population, rated_population
 from worker.models.progress import Silent
