@@ -1,8 +1,10 @@
-"""What being watched costs: throughput at saturation without telemetry and with each kind of it.
+"""What being watched costs: CPU a request, and throughput at saturation, with and without it.
 
-One cluster a mode, all alike and all alive; the load goes to one after the other, in an order
-that moves on with every repeat, so that whatever the machine does befalls all of them. The model
-is tiny, so that a request is nearly all path: telemetry weighs most there.
+Two clusters, and what is compared is compared within one: the first serves metrics and sends spans
+to a collector, the second keeps spans in files. Load goes to one and the other in turns, in short
+slices, in which the cluster is scraped, or one call in ten asks to be recorded, or neither; their
+order is drawn. So two processes that are not alike, and a machine that is slow for a while, are no
+cost. The model is tiny, so that a request is nearly all path: telemetry weighs most there.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,85 +19,74 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
-from bench.load.metrics import LoadResult
+import numpy as np
+
+from bench.load.codec import OipCodec
+from bench.load.cpu import process_cpu_ns
 from bench.load.plan import LoadPlan
-from bench.load.run import run_load
 from bench.overhead import MODEL, VARIANT, token_workloads
 from bench.report import Report, host_facts, make_report
+from bench.slices import Slice, Sliced, SliceDriver, SliceTargets, slice_driver
+from bench.telemetry_cost import FILE, FILE_OFF, METRICS, OFF, TRACING, Sample, summarise
+from bench.unsampled import unsampled_ns
 from deploy.cluster import ClusterSpec, LocalCluster
+from deploy.members import CONTROLPLANE
+from deploy.politeness import give_way
 
-OFF, METRICS, TRACING, FILE = MODES = ("off", "metrics", "tracing", "file")
+# What is watched by metrics and a collector, and what keeps files.
+_WATCHED, _KEPT = range(2)
+# Twice without anything, so that how alike two of the same are is seen, too.
+_OF_A_REPEAT = ((OFF, METRICS, OFF, TRACING), (FILE_OFF, FILE, FILE_OFF, FILE))
+MODES = tuple(dict.fromkeys(mode for modes in _OF_A_REPEAT for mode in modes))
+# More than can be recorded: what is compared is a share, not a rate.
+_NO_BOUND = 1e6
+_SETTLE_S = 1.0
+_WARMUP_S = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """`in_flight` requests saturate; `sample_ratio` of them are traced; 0 < `scrape_s`.
+    """`repeats` times every kind of slice, `seconds` each, with `in_flight` requests.
 
-    `endpoint` is an OTLP gRPC collector, empty for one that only counts.
+    One call in `traced_every` asks to be recorded. A slice with metrics has one scrape of each
+    process; its cost is told as that of a scrape every `scrape_s`. `endpoint` is an OTLP gRPC
+    collector, empty for one that only counts, and gives way to the rest.
     """
 
-    repeats: int = 9
-    seconds: float = 2.0
-    warmup_s: float = 0.5
+    repeats: int = 40
+    seconds: float = 0.6
     in_flight: int = 16
-    sample_ratio: float = 0.1
+    traced_every: int = 10
     scrape_s: float = 1.0
     words: int = 24
     seed: int = 1
     endpoint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measured run; CPU is each process's, for a request."""
-
-    mode: str
-    repeat: int
-    answered_per_s: float
-    controlplane_cpu_ms: float
-    worker_cpu_ms: float
-    p50_ms: float
-    p99_ms: float
-    scrapes: int
-    scrape_ms: float
-    scrape_bytes: int
-
-
 def run_telemetry(
     settings: TelemetrySettings, notify: Callable[[str, int, int], None] = lambda *_: None
 ) -> Report:
-    """Runs every mode `repeats` times; `notify` gets the mode, the run's number, and how many.
+    """Runs every slice; `notify` gets the mode, the slice's number, and how many.
 
-    Raises ClusterError or DriverError when a part does not work, ValueError when a run had a
-    failure, or nothing was scraped, received or written where it should have been.
+    Raises ClusterError or DriverError when a part does not work, ValueError when a slice had a
+    failure, or nothing was received or written where it should have been.
     """
     from worker.models.synthetic import build_synthetic
 
     host = host_facts()
-    samples: list[Sample] = []
+    path_ns = unsampled_ns()
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-telemetry-")))
         build_synthetic(base / "models", MODEL)
-        workload = token_workloads(base / "models", settings.words)["ids"]
         receiver = None if settings.endpoint else stack.enter_context(_receiver())
         endpoint = settings.endpoint or (receiver.address if receiver is not None else "")
-        clusters = {
-            mode: stack.enter_context(LocalCluster(_spec(mode, base, settings, endpoint)))
-            for mode in MODES
-        }
-        for cluster in clusters.values():
+        clusters = [stack.enter_context(LocalCluster(spec)) for spec in _specs(base, endpoint)]
+        for cluster in clusters:
             cluster.wait_ready(timeout_s=60)
-        order = list(MODES)
-        for repeat in range(settings.repeats):
-            for mode in order:
-                notify(mode, len(samples), settings.repeats * len(MODES))
-                cluster = clusters[mode]
-                with _Scraper(cluster, settings.scrape_s) as scraper:
-                    result = run_load(_plan(cluster, settings), workload)
-                samples.append(_sample(mode, repeat, result, scraper))
-            order.append(order.pop(0))
+        driver = stack.enter_context(slice_driver(_targets(clusters, base / "models", settings)))
+        samples = _Bench(settings, clusters, driver, notify).run()
         spans = receiver.spans() if receiver is not None else 0
         written = sum(path.stat().st_size for path in (base / "spans").rglob("*") if path.is_file())
     if receiver is not None and not spans:
@@ -111,129 +101,157 @@ def run_telemetry(
             "spans_received": spans, "span_bytes_written": written,
         },
         points=[asdict(sample) for sample in samples],
-        summary=summarise(samples),
+        summary=summarise(
+            samples, seconds=settings.seconds, scrape_s=settings.scrape_s, unsampled_ns=path_ns
+        ),
     )  # fmt: skip
 
 
-def summarise(samples: Sequence[Sample]) -> dict[str, float]:
-    """Medians over the repeats; costs are medians of what is lost within a repeat.
-
-    `metrics_cost`, `tracing_cost` and `file_cost` are shares of the throughput without
-    telemetry, `*_cpu_ratio` CPU a request (control plane and worker) over that without.
-    """
-
-    def of(mode: str, value: Callable[[Sample], float]) -> list[float]:
-        ordered = sorted((s for s in samples if s.mode == mode), key=lambda s: s.repeat)
-        return [value(sample) for sample in ordered]
-
-    def rate(sample: Sample) -> float:
-        return sample.answered_per_s
-
-    def cpu(sample: Sample) -> float:
-        return sample.controlplane_cpu_ms + sample.worker_cpu_ms
-
-    found: dict[str, float] = {}
-    for mode in MODES:
-        found[f"{mode}_rps"] = median(of(mode, rate))
-        found[f"{mode}_cpu_ms"] = median(of(mode, cpu))
-        found[f"{mode}_p99_ms"] = median(of(mode, lambda s: s.p99_ms))
-    for mode in MODES[1:]:
-        pairs = zip(of(mode, rate), of(OFF, rate), strict=True)
-        found[f"{mode}_cost"] = median(1.0 - with_it / without for with_it, without in pairs)
-        pairs = zip(of(mode, cpu), of(OFF, cpu), strict=True)
-        found[f"{mode}_cpu_ratio"] = median(with_it / without for with_it, without in pairs)
-    found["scrape_ms"] = median(of(METRICS, lambda s: s.scrape_ms))
-    found["scrape_bytes"] = median(of(METRICS, lambda s: s.scrape_bytes))
-    return found
-
-
-def _spec(mode: str, base: Path, settings: TelemetrySettings, endpoint: str) -> ClusterSpec:
-    controlplane: dict[str, Any] = {}
-    worker: dict[str, Any] = {}
-    if mode == TRACING:
-        controlplane = {"telemetry": {"otlp_endpoint": endpoint}}
-        worker = {"otlp_endpoint": endpoint}
-    elif mode == FILE:
-        folder = str(base / "spans")
-        controlplane = {"telemetry": {"directory": folder}}
-        worker = {"trace_directory": folder}
-    if controlplane:
-        controlplane["telemetry"]["sample_ratio"] = settings.sample_ratio
-    return ClusterSpec(
+def _specs(base: Path, endpoint: str) -> Iterator[ClusterSpec]:
+    folder = str(base / "spans")
+    yield ClusterSpec(
         1,
-        base / mode,
+        base / "watched",
         listen="127.0.0.1:0",
         repository=base / "models",
-        metrics="127.0.0.1:0" if mode == METRICS else "",
-        controlplane=controlplane,
-        worker=worker,
+        metrics="127.0.0.1:0",
+        controlplane={"telemetry": {"otlp_endpoint": endpoint, "traces_per_s": _NO_BOUND}},
+        worker={"otlp_endpoint": endpoint},
+    )
+    yield ClusterSpec(
+        1,
+        base / "kept",
+        listen="127.0.0.1:0",
+        repository=base / "models",
+        metrics="",
+        controlplane={"telemetry": {"directory": folder, "traces_per_s": _NO_BOUND}},
+        worker={"trace_directory": folder},
     )
 
 
-def _plan(cluster: LocalCluster, settings: TelemetrySettings) -> LoadPlan:
-    return LoadPlan(
-        target=cluster.address,
-        model=MODEL,
-        mode="closed",
-        concurrency=settings.in_flight,
-        duration_s=settings.seconds,
-        warmup_s=settings.warmup_s,
-        protocol="oip",
-        payload="ids",
+def _targets(
+    clusters: Sequence[LocalCluster], repository: Path, settings: TelemetrySettings
+) -> SliceTargets:
+    addresses = tuple(cluster.address for cluster in clusters)
+    plan = LoadPlan(
+        addresses[0], MODEL, settings.seconds, mode="closed", protocol="oip", payload="ids",
         variant=VARIANT,
-        seed=settings.seed,
-        watch=cluster.pids(),
+    )  # fmt: skip
+    text = token_workloads(repository, settings.words)["ids"].texts[0]
+    codec = OipCodec()
+    return SliceTargets(
+        addresses, codec.unary_method, codec.body(plan, text).hex(), settings.in_flight
     )
 
 
-def _sample(mode: str, repeat: int, result: LoadResult, scraper: _Scraper) -> Sample:
-    if result.latency is None or result.outcomes.get("OK", 0) < result.offered:
-        raise ValueError(f"{mode}: not every request was answered: {dict(result.outcomes)}")
-    if mode == METRICS and not scraper.times_s:
-        raise ValueError("nothing was scraped, though metrics were served")
-    cpu_ms: Mapping[str, float] = result.cpu_ms_per_request
-    return Sample(
-        mode=mode,
-        repeat=repeat,
-        answered_per_s=result.answered_per_s,
-        controlplane_cpu_ms=cpu_ms["controlplane"],
-        worker_cpu_ms=cpu_ms["worker-0"],
-        p50_ms=result.latency.p50_ms,
-        p99_ms=result.latency.p99_ms,
-        scrapes=len(scraper.times_s),
-        scrape_ms=1e3 * median(scraper.times_s) if scraper.times_s else 0.0,
-        scrape_bytes=scraper.largest,
-    )
+class _Bench:
+    """Slices at two clusters in turns.
+
+    Spans leave a process after the slice that made them, so a cluster's CPU time is read from the
+    beginning of a slice to that of its next one; meanwhile the other cluster has the load.
+    """
+
+    def __init__(
+        self,
+        settings: TelemetrySettings,
+        clusters: Sequence[LocalCluster],
+        driver: SliceDriver,
+        notify: Callable[[str, int, int], None],
+    ) -> None:
+        self._settings = settings
+        self._pids = [cluster.pids() for cluster in clusters]
+        self._metrics = tuple(clusters[_WATCHED].metrics_addresses().values())
+        self._driver = driver
+        self._notify = notify
+        self._order = np.random.default_rng(settings.seed)
+        self._open: dict[int, _Open] = {}
+        self._samples: list[Sample] = []
+
+    def run(self) -> list[Sample]:
+        """All samples, in the order in which they ended."""
+        for target, mode in ((_WATCHED, TRACING), (_KEPT, FILE)):
+            self._load(target, mode, _WARMUP_S)
+        time.sleep(_SETTLE_S)
+        total = self._settings.repeats * sum(map(len, _OF_A_REPEAT))
+        for repeat in range(self._settings.repeats):
+            drawn = [self._order.permutation(modes).tolist() for modes in _OF_A_REPEAT]
+            for pair in zip(*drawn, strict=True):
+                for target, mode in enumerate(pair):
+                    self._notify(mode, len(self._samples) + len(self._open), total)
+                    self._close(target)
+                    before = self._cpu_ns(target)
+                    sliced, scrapes = self._load(target, mode, self._settings.seconds)
+                    self._open[target] = _Open(mode, repeat, before, sliced, scrapes)
+        time.sleep(_SETTLE_S)
+        for target in (_WATCHED, _KEPT):
+            self._close(target)
+        return self._samples
+
+    def _load(self, target: int, mode: str, seconds: float) -> tuple[Sliced, list[_Scrape]]:
+        """One slice; the scrapes fall into the midst of it."""
+        every = self._settings.traced_every if mode in (TRACING, FILE) else 0
+        self._driver.begin(Slice(target, seconds, every))
+        scrapes: list[_Scrape] = []
+        if mode == METRICS:
+            time.sleep(seconds / 3)
+            scrapes = [_scraped(address) for address in self._metrics]
+        sliced = self._driver.end()
+        if sliced.failed or not sliced.calls:
+            raise ValueError(f"{mode}: {sliced.failed} of {sliced.calls} calls had no answer")
+        return sliced, scrapes
+
+    def _close(self, target: int) -> None:
+        ended = self._open.pop(target, None)
+        if ended is not None:
+            self._samples.append(ended.sample(self._cpu_ns(target)))
+
+    def _cpu_ns(self, target: int) -> dict[str, int]:
+        return {name: process_cpu_ns(pid) for name, pid in self._pids[target].items()}
 
 
-class _Scraper:
-    """Scrapes every process of a cluster that serves metrics, as Prometheus would."""
+class _Scrape(NamedTuple):
+    """How long one took, and what it brought."""
 
-    def __init__(self, cluster: LocalCluster, interval_s: float) -> None:
-        self._addresses = tuple(cluster.metrics_addresses().values())
-        self._interval_s = interval_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._scrape, name="scraper")
-        self.times_s: list[float] = []
-        self.largest = 0
+    took_s: float
+    size: int
 
-    def __enter__(self) -> _Scraper:
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+class _Open(NamedTuple):
+    """A slice whose spans may still be on their way."""
 
-    def _scrape(self) -> None:
-        while self._addresses:
-            for address in self._addresses:
-                began = time.perf_counter()
-                with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-                    self.largest = max(self.largest, len(answer.read()))
-                self.times_s.append(time.perf_counter() - began)
-            if self._ended.wait(self._interval_s):
-                return
+    mode: str
+    repeat: int
+    before_ns: Mapping[str, int]
+    sliced: Sliced
+    scrapes: Sequence[_Scrape]
+
+    def sample(self, after_ns: Mapping[str, int]) -> Sample:
+        """What it came to, once nothing of it is left."""
+        spent = {name: after_ns[name] - before for name, before in self.before_ns.items()}
+        workers = sum(ns for name, ns in spent.items() if name != CONTROLPLANE)
+        calls, scrapes = self.sliced.calls, self.scrapes
+        return Sample(
+            mode=self.mode,
+            repeat=self.repeat,
+            calls=calls,
+            traced=self.sliced.traced,
+            answered_per_s=self.sliced.per_s,
+            late_per_s=self.sliced.late_per_s,
+            controlplane_cpu_ms=spent[CONTROLPLANE] / calls / 1e6,
+            worker_cpu_ms=workers / calls / 1e6,
+            p50_ms=self.sliced.p50_ms,
+            p99_ms=self.sliced.p99_ms,
+            scrapes=len(scrapes),
+            scrape_ms=1e3 * median(each.took_s for each in scrapes) if scrapes else 0.0,
+            scrape_bytes=max((each.size for each in scrapes), default=0),
+        )
+
+
+def _scraped(address: str) -> _Scrape:
+    began = time.perf_counter()
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        size = len(answer.read())
+    return _Scrape(time.perf_counter() - began, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +277,15 @@ def _receiver() -> Iterator[_Receiver]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # A session of its own can give way to the processes that are measured.
+        start_new_session=True,
     ) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
             if not address:
                 raise ValueError("the collector did not start")
+            give_way(process.pid)
             yield _Receiver(address, process)
         finally:
             process.kill()

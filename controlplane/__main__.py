@@ -50,7 +50,8 @@ log = logging.getLogger("controlplane")
 # How often a shutdown looks whether the last request has ended.
 _DRAIN_LOOK_S = 0.01
 _FAREWELL_S = 1.0
-# Whoever formats a scrape lets the event loop go on this soon; 5 ms is Python's default.
+# Threads that write out spans or a scrape let the event loop go on this soon; Python's default is
+# 5 ms.
 _SWITCH_INTERVAL_S = 0.0005
 
 
@@ -267,7 +268,6 @@ def _exposition(
 ) -> Exposition:
     from protos.exposition import Clocks, Exposition, Outlets
 
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     endpoint = config.telemetry.otlp_endpoint if config.metrics_push_ms else ""
     return Exposition(
         Outlets(config.metrics_listen, endpoint, config.metrics_push_ms, context),
@@ -378,6 +378,7 @@ def main(
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     serve = partial(
         run,
         config,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from controlplane.tenants import TenantsConfig
 from protos.audit import AuditConfig
-from protos.exposure import check_listener
+from protos.exposure import check_listener, host_port_fault
 from protos.tls import TlsConfig
 from protos.tracing.endpoint import endpoint_fault
 
@@ -89,16 +89,17 @@ class TelemetryConfig:
 
     `otlp_endpoint` is a collector's `host:port`, with `https://` before it for TLS; `directory`
     is where spans are kept as files, of `directory_mib` at most for this process; without both
-    nothing is recorded. Requests that arrive with a sampled trace context always are, those
-    without a context with probability `sample_ratio`. Of the others, those that are late, refused,
-    failed or took `slow_ms` (generations: to their first token) are kept, `slow_per_s` a second
-    at most.
+    nothing is recorded. Requests that arrive with a sampled trace context are, and those
+    without a context with probability `sample_ratio`, at most `traces_per_s` a second of each.
+    Of the others, those that are late, refused, failed or took `slow_ms` (generations: to their
+    first token) are kept, `slow_per_s` a second at most.
     """
 
     otlp_endpoint: str = ""
     directory: str = ""
     directory_mib: int = 64
     sample_ratio: float = 0.0
+    traces_per_s: float = 100.0
     slow_ms: int = 1000
     slow_per_s: float = 1.0
     service_name: str = "orchid-controlplane"
@@ -106,10 +107,10 @@ class TelemetryConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.sample_ratio <= 1.0:
             raise ValueError(f"telemetry.sample_ratio must be in [0, 1], got {self.sample_ratio}")
-        if not 0.0 <= self.slow_per_s < math.inf:
-            raise ValueError(
-                f"telemetry.slow_per_s must be finite, 0 or more, got {self.slow_per_s}"
-            )
+        rates = {"traces_per_s": self.traces_per_s, "slow_per_s": self.slow_per_s}
+        for name, rate in rates.items():
+            if not 0.0 <= rate < math.inf:
+                raise ValueError(f"telemetry.{name} must be finite, 0 or more, got {rate}")
         for name, value in (("slow_ms", self.slow_ms), ("directory_mib", self.directory_mib)):
             if value < 1:
                 raise ValueError(f"telemetry.{name} must be at least 1, got {value}")
@@ -123,9 +124,8 @@ class ControlPlaneConfig:
     """Everything the control plane can be told.
 
     `http_listen` is where OpenAI's API is served, `metrics_listen` where Prometheus finds metrics,
-    `status_listen` where the status page is, all empty for nowhere. `health_listen` is a port that
-    answers grpc health and nothing else, in plain text whatever `tls` says, for probes.
-    `metrics_push_ms` above 0 pushes metrics to `telemetry.otlp_endpoint` that often.
+    `status_listen` where the status page is, all empty for nowhere. `metrics_push_ms` above 0
+    pushes metrics to `telemetry.otlp_endpoint` that often.
     `reserve_fraction` is the share of a deadline that waiting work may take before
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
@@ -147,7 +147,6 @@ class ControlPlaneConfig:
     metrics_listen: str = ""
     metrics_push_ms: int = 0
     status_listen: str = ""
-    health_listen: str = ""
     policy: PolicyName = "price"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
@@ -192,7 +191,7 @@ class ControlPlaneConfig:
         if not self.listen.startswith("unix:") and port.isdigit() and int(port) > 65535:
             # The transport would take the port modulo 65536.
             raise ValueError(f"listen: a port is at most 65535, got {self.listen!r}")
-        for name in ("http_listen", "metrics_listen", "status_listen", "health_listen"):
+        for name in ("http_listen", "metrics_listen", "status_listen"):
             _check_host_port(name, getattr(self, name))
         if self.metrics_push_ms and not self.telemetry.otlp_endpoint:
             raise ValueError("metrics_push_ms needs telemetry.otlp_endpoint, where to push them")
@@ -244,6 +243,6 @@ class ControlPlaneConfig:
 
 
 def _check_host_port(name: str, value: str) -> None:
-    host, _, port = value.rpartition(":")
-    if value and not (host and port.isdecimal() and int(port) <= 65535):
-        raise ValueError(f"{name} must be host:port, got {value!r}")
+    fault = host_port_fault(value) if value else ""
+    if fault:
+        raise ValueError(f"{name} {fault}")

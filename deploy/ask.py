@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from deploy.channels import channel as channel_to
-from deploy.traces.client import ClientTrace
+from deploy.interceptors import Recorder
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 _NO_DEADLINE_S = 30.0
@@ -56,16 +56,17 @@ class Reply:
         return dict(self.document)
 
 
-def ask(address: str, question: Question, texts: Sequence[str], trace: ClientTrace) -> list[Reply]:
-    """One request a text, all in flight together; replies in the order of the texts."""
-    with channel_to(address) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
+def ask(address: str, question: Question, texts: Sequence[str], trace: Recorder) -> list[Reply]:
+    """One request a text, all in flight together; replies in the order of the texts.
+
+    `trace` makes spans of them.
+    """
+    with channel_to(address, recorder=trace) as channel, ThreadPoolExecutor(_AT_ONCE) as pool:
         stub = inference_pb2_grpc.InferenceStub(channel)
-        return list(pool.map(lambda text: _ask_one(stub, question, text, trace), texts))
+        return list(pool.map(lambda text: _ask_one(stub, question, text), texts))
 
 
-def _ask_one(
-    stub: inference_pb2_grpc.InferenceStub, question: Question, text: str, trace: ClientTrace
-) -> Reply:
+def _ask_one(stub: inference_pb2_grpc.InferenceStub, question: Question, text: str) -> Reply:
     request = inference_pb2.InferRequest(
         model=question.model,
         text=inference_pb2.TextInput(texts=[text]),
@@ -78,14 +79,13 @@ def _ask_one(
         ),
     )
     timeout_s = question.deadline_ms / 1e3 if question.deadline_ms else _NO_DEADLINE_S
-    with trace.call("Infer") as call:
-        try:
-            response = stub.Infer(request, timeout=timeout_s, metadata=call.metadata)
-        except grpc.RpcError as error:
-            if not isinstance(error, grpc.Call):
-                raise
-            call.code = error.code().name
-            return Reply(text, code=call.code, error=error.details() or call.code)
+    try:
+        response = stub.Infer(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        if not isinstance(error, grpc.Call):
+            raise
+        code = error.code().name
+        return Reply(text, code=code, error=error.details() or code)
     first = response.classifications[0] if response.classifications else None
     return Reply(
         text=text,

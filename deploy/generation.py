@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from deploy.channels import channel as channel_to
-from deploy.traces.client import ClientTrace
+from deploy.interceptors import Recorder
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 
 # Where the control plane says what kind of mistake a request is.
@@ -92,8 +92,9 @@ class Generated:
 class Generator:
     """A connection to a control plane; close it, or use it in a `with` block."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = channel_to(address)
+    def __init__(self, address: str, trace: Recorder | None = None) -> None:
+        """`trace` makes spans of its calls."""
+        self._channel = channel_to(address, recorder=trace)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
     def __enter__(self) -> Generator:
@@ -102,33 +103,13 @@ class Generator:
     def __exit__(self, *exception: object) -> None:
         self._channel.close()
 
-    def generate(
-        self,
-        question: GenerationQuestion,
-        say: Callable[[str], None],
-        trace: ClientTrace | None = None,
-    ) -> Generated:
-        """One answer; `say` gets its text as it comes. `trace` records the call.
+    def generate(self, question: GenerationQuestion, say: Callable[[str], None]) -> Generated:
+        """One answer; `say` gets its text as it comes.
 
         Raises GenerationError, and KeyboardInterrupt after the generation was ended on the
         server; what had been said by then is the caller's to know.
         """
-        if trace is None:
-            return self._generate(question, say, None)
-        with trace.call("Generate") as recorded:
-            try:
-                return self._generate(question, say, recorded.metadata)
-            except GenerationError as error:
-                recorded.code = error.code
-                raise
-
-    def _generate(
-        self,
-        question: GenerationQuestion,
-        say: Callable[[str], None],
-        metadata: tuple[tuple[str, str], ...] | None,
-    ) -> Generated:
-        call = self._stub.Generate(_request(question), metadata=metadata)
+        call = self._stub.Generate(_request(question))
         answer = Generated()
         try:
             for event in call:

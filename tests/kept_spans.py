@@ -60,8 +60,8 @@ class KeptSpans:
         )
 
     def telemetry(self, **config: Any) -> Telemetry:
-        """Telemetry into this sink; nothing slow is kept unless the test says so."""
-        settings = TelemetryConfig(**{"slow_per_s": 0.0, **config})
+        """Telemetry into this sink; nothing slow is kept, no rate holds unless the test says so."""
+        settings = TelemetryConfig(**{"slow_per_s": 0.0, "traces_per_s": 1e6, **config})
         return Telemetry(settings, wall_offset_ns=self.sink.wall_offset_ns, sink=self.sink)
 
     @property

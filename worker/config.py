@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protos.audit import AuditConfig
-from protos.exposure import check_listener, check_peer
+from protos.exposure import check_listener, check_peer, host_port_fault
 from protos.tls import TlsConfig
 from protos.tracing.endpoint import endpoint_fault
 from worker.scheduling.policies import policy_named
@@ -22,8 +22,7 @@ class WorkerConfig:
     choose) or `unix:path`; `advertise` is what the control plane is told to dial when that
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
     `metrics_listen` is where Prometheus finds metrics, host:port, empty for nowhere;
-    `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often. `health_listen` is a port
-    that answers grpc health and nothing else, in plain text whatever `tls` says, for probes.
+    `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often.
     `max_message_bytes` must equal the control plane's. `insecure` allows plain text to
     and from other machines. `token_file` holds the bearer token to register with. `callers` are the
     names of which a caller's certificate must hold one where `tls` asks for certificates; empty
@@ -46,7 +45,6 @@ class WorkerConfig:
     advertise: str = ""
     metrics_listen: str = ""
     metrics_push_ms: int = 0
-    health_listen: str = ""
     controlplane: str = ""
     repository: Path = field(
         default_factory=lambda: Path(os.environ.get("ORCHID_REPOSITORY", "models"))
@@ -110,10 +108,11 @@ class WorkerConfig:
         _check_choice("log_format", self.log_format, ("text", "json"))
         if self.metrics_push_ms and not self.otlp_endpoint:
             raise ValueError("metrics_push_ms: needs otlp_endpoint, where to push them")
-        if self.metrics_listen.startswith("unix:"):
-            raise ValueError(f"metrics_listen: expected host:port, got {self.metrics_listen!r}")
+        fault = host_port_fault(self.metrics_listen) if self.metrics_listen else ""
+        if fault:
+            raise ValueError(f"metrics_listen: {fault}")
         _check_address("listen", self.listen)
-        for name in ("advertise", "controlplane", "metrics_listen", "health_listen"):
+        for name in ("advertise", "controlplane"):
             if getattr(self, name):
                 _check_address(name, getattr(self, name))
         for name in ("listen", "metrics_listen"):

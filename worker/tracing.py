@@ -57,14 +57,15 @@ class Tracing:
 
         Each joins its own caller's trace; the runs of one batch are linked to the other items.
         """
-        if self._sink is None:
+        items = outcome.batch.items
+        if self._sink is None or not any(item.traceparent for item in items):
             return
-        asked = [self.asked(item.traceparent) for item in outcome.batch.items]
+        asked = [self.asked(item.traceparent) for item in items]
         if not any(asked):
             return
         ended_ns = now_ns()
         callers = [context for context in asked if context is not None]
-        for item, context, result in zip(outcome.batch.items, asked, outcome.outcomes, strict=True):
+        for item, context, result in zip(items, asked, outcome.outcomes, strict=True):
             if context is not None:
                 fault = type(result).__name__ if isinstance(result, WorkerError) else ""
                 links = [(c.trace_id, c.span_id) for c in callers if c is not context]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2
 
 
 def process_cpu_s(pid: int) -> float:
@@ -17,6 +19,14 @@ def process_cpu_s(pid: int) -> float:
         return 0.0
     after_name = text.rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_S
+
+
+def process_cpu_ns(pid: int) -> int:
+    """User and system time of a process and its ended threads, by its own clock, to the ns.
+
+    Raises OSError when it is gone. Source: clock_getcpuclockid(3); MAKE_PROCESS_CPUCLOCK of Linux.
+    """
+    return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 def sample(watch: Mapping[str, int]) -> dict[str, float]:

@@ -32,6 +32,7 @@ from bench.load.schedule import Schedule, load_schedule
 from bench.load.waiting import sleep_until
 from bench.sim.result import Ending
 from deploy.channels import aio_channel
+from deploy.traces.client import LOAD, CallTraces, wall_offset_ns
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -70,10 +71,13 @@ class Run:
         self._idle = asyncio.Event()
         self._cpu_s: dict[str, float] = {}
         self._examples: dict[int, str] = {}
+        self._traces = CallTraces(time.monotonic_ns, plan.trace_share)
 
     async def execute(self, start_at_ns: Callable[[], int]) -> Records:
         """Connects, waits for the common start, sends everything, waits for the answers."""
-        async with aio_channel(self.plan.target, options=_CHANNEL_OPTIONS) as channel:
+        # Interceptors cost every call a task, so there are none unless somebody looks.
+        recorder = self._traces if self.plan.trace_share else None
+        async with aio_channel(self.plan.target, _CHANNEL_OPTIONS, recorder) as channel:
             try:
                 await asyncio.wait_for(channel.channel_ready(), _CONNECT_S)
             except TimeoutError:
@@ -234,6 +238,12 @@ class Run:
 
     # After the run
 
+    def write_traces(self, process: str) -> None:
+        """Put the spans of the calls that were traced where the plan says."""
+        if self.plan.trace_directory:
+            directory = Path(self.plan.trace_directory)
+            self._traces.write(directory, process, wall_offset_ns())
+
     def _records(self) -> Records:
         rows = len(self._due)
         variant = np.full(rows, -1, np.int32)
@@ -300,7 +310,10 @@ def main() -> None:
         return int(sys.stdin.readline())
 
     async def run() -> Records:
-        return await Run(plan, workload, schedule).execute(start_at_ns)
+        driver = Run(plan, workload, schedule)
+        records = await driver.execute(start_at_ns)
+        driver.write_traces(f"{LOAD}-{options.shard}")
+        return records
 
     save_records(options.out, uvloop.run(run()))
 

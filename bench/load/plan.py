@@ -60,7 +60,9 @@ class LoadPlan:
     recorded ones); each request gets it times one of `deadline_factors`, each as likely, and
     belongs to one of `tenants`. `watch` names processes whose CPU time is read at both ends
     of the measured window. `stream` sends over one bidirectional stream. payload "ids": the
-    texts are decimal token ids with spaces between them, and are sent as ids.
+    texts are decimal token ids with spaces between them, and are sent as ids. Of the calls a
+    `trace_share` (0 to 1) are traced by the driver as their caller; its spans go into the folder
+    `trace_directory`, empty for nowhere.
     """
 
     target: str
@@ -84,6 +86,8 @@ class LoadPlan:
     minimum_quality: float = 0.0
     drain_s: float = 10.0
     watch: Mapping[str, int] = field(default_factory=dict)
+    trace_share: float = 0.0
+    trace_directory: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.rate_per_s, self.duration_s, self.warmup_s, self.deadline_ms)
@@ -93,6 +97,8 @@ class LoadPlan:
             raise ValueError(f"rate_per_s: expected more than 0, got {self.rate_per_s}")
         if (self.arrivals == "trace") != bool(self.trace):
             raise ValueError("arrivals 'trace' and a trace file belong together")
+        if not 0.0 <= self.trace_share <= 1.0:
+            raise ValueError(f"trace_share: expected 0 to 1, got {self.trace_share}")
         wrong = [f for f in self.deadline_factors if not (f > 0 and math.isfinite(f))]
         if wrong or not self.deadline_factors:
             raise ValueError(f"deadline_factors: expected numbers above 0, got {wrong}")

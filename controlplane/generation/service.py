@@ -291,8 +291,9 @@ class Generations:
 
     def _passed_on(self, caller: Caller) -> str:
         """The caller's own trace context, for the worker to join where nothing is recorded here."""
-        recording = self._telemetry is not None and self._telemetry.recording
-        return caller.traceparent if not recording and is_sampled(caller.traceparent) else ""
+        if self._telemetry is not None:
+            return self._telemetry.passed_on(caller.traceparent, self._now_ns())
+        return caller.traceparent if is_sampled(caller.traceparent) else ""
 
     def _record(self, trace: CallTrace | None, ended: Ended) -> None:
         if self._telemetry is not None:

@@ -1,4 +1,4 @@
-"""A bound on how many requests a second are kept for being slow or failed. Pure."""
+"""A bound on how many requests a second are recorded or kept. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Budget:
         self._since_ns = 0
 
     def take(self, now_ns: int) -> bool:
-        """Whether one more may be kept now."""
+        """Whether one more may be had now."""
         earned = (now_ns - self._since_ns) * self._per_ns
         self._left = min(self._most, self._left + max(0.0, earned))
         self._since_ns = now_ns

@@ -1,8 +1,8 @@
 """Decides which calls are recorded, and hands on what was recorded of them.
 
 A call is recorded when its caller's trace context says so, or by a share of those that bring
-none (head); or, at a bounded rate, when it turned out slow, late, refused or failed (tail). The
-tail is decided from times that every request keeps anyway.
+none (head), both at a bounded rate; or, at another one, when it turned out slow, late, refused or
+failed (tail). The tail is decided from times that every request keeps anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from controlplane.config import TelemetryConfig
 from controlplane.telemetry.budget import Budget
 from controlplane.telemetry.timeline import RequestTimeline, SlowRequests
 from controlplane.telemetry.trace import CURRENT, CallTrace
-from protos.tracing.context import in_share, read_traceparent, trace_bound
+from protos.tracing.context import in_share, is_sampled, read_traceparent, trace_bound
 from protos.tracing.spans import Kind, SpanSink, new_trace_id
 
 STREAM = "orchid.stream"
@@ -37,6 +37,9 @@ class Telemetry:
         self._sink = sink
         self._bound = trace_bound(config.sample_ratio)
         self._budget = Budget(config.slow_per_s)
+        # One each: callers who ask for much leave the share what it has.
+        self._asked = Budget(config.traces_per_s)
+        self._drawn = Budget(config.traces_per_s)
         self._tail = config.slow_per_s > 0.0
 
     @property
@@ -49,29 +52,46 @@ class Telemetry:
     ) -> CallTrace | None:
         """The trace of a call that comes; None when nothing of it is recorded.
 
-        `head` lets the configured share of calls that bring no context be recorded.
+        `head` lets the configured share of calls that bring no context be recorded. Beyond its rate
+        a call whose caller asks for it is taken for one whose caller does not.
         """
         if self._sink is None:
             return None
         context = read_traceparent(traceparent) if traceparent else None
         if context is not None:
-            if not (context.sampled or self._tail or name == STREAM):
-                return None
             trace_id, span_id, sampled = context
+            sampled = sampled and self._asked.take(now_ns)
+            if not (sampled or self._tail or name == STREAM):
+                return None
             return CallTrace(name, trace_id, span_id, now_ns, recording=sampled)
         if not (head and self._bound):
             return None
         trace_id = new_trace_id()
-        return CallTrace(name, trace_id, 0, now_ns) if in_share(trace_id, self._bound) else None
+        if not in_share(trace_id, self._bound) or not self._drawn.take(now_ns):
+            return None
+        return CallTrace(name, trace_id, 0, now_ns)
 
     def inside(self, name: str, parent: CallTrace | None, now_ns: int) -> CallTrace | None:
-        """The trace of one message of a stream, in that of its stream; see `begin`."""
+        """The trace of one message of a stream, in that of its stream; see `begin`.
+
+        Each counts: a stream that is recorded is no way around the rate.
+        """
         if self._sink is None:
             return None
         if parent is None:
             return self.begin(name, "", now_ns)
+        recording = parent.recording and self._asked.take(now_ns)
         above = parent.span_id if parent.recording else parent.parent_id
-        return CallTrace(name, parent.trace_id, above, now_ns, recording=parent.recording)
+        return CallTrace(name, parent.trace_id, above, now_ns, recording=recording)
+
+    def passed_on(self, traceparent: str, now_ns: int) -> str:
+        """A caller's context for the worker to join, where nothing can be recorded here.
+
+        Empty when there is nothing to join, or too much.
+        """
+        if self.recording or not is_sampled(traceparent):
+            return ""
+        return traceparent if self._asked.take(now_ns) else ""
 
     def own(self, name: str, now_ns: int) -> CallTrace | None:
         """What records one of the things that the running task's call asks for.

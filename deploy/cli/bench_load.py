@@ -56,6 +56,12 @@ def load(
     request_class: Annotated[str, typer.Option("--class", help="Request class.")] = "",
     minimum_quality: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.0,
     processes: Annotated[int, typer.Option(min=1, help="Driver processes to share it.")] = 1,
+    trace_share: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Share of the calls to trace from here on; see `orchid trace`."
+        ),
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and texts.")] = 1,
     record: Annotated[
         Path | None,
@@ -83,6 +89,7 @@ def load(
     from bench.report import host_facts, make_report
     from bench.workloads import WorkloadError, workload_for
     from deploy.fleet import FleetError
+    from deploy.traces.client import kept_in
 
     if protocol not in ("native", "oip"):
         fail(f"--protocol is {protocol!r}, expected native or oip")
@@ -113,6 +120,8 @@ def load(
             minimum_quality=minimum_quality,
             seed=seed,
             watch=_cluster_pids(state),
+            trace_share=trace_share,
+            trace_directory=str(kept_in(state, target) or ""),
         )
         host = host_facts()
         records = run_records(plan, workload, processes=processes)

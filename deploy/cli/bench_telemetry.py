@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deploy.cli.output import JsonOption, fail
-from deploy.cli.results import finish, print_summary
+from deploy.cli.results import finish
+
+if TYPE_CHECKING:
+    from bench.report import Report
 
 
 def telemetry(
-    repeats: Annotated[int, typer.Option(min=1, help="Medians are over this many.")] = 9,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Length of each run.")] = 2.0,
+    repeats: Annotated[int, typer.Option(min=2, help="Medians are over this many.")] = 40,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Length of each slice.")] = 0.6,
     in_flight: Annotated[int, typer.Option(min=2, help="Requests in flight to saturate.")] = 16,
-    sample_ratio: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the requests that are traced.")
-    ] = 0.1,
+    traced_every: Annotated[
+        int, typer.Option(min=1, help="One request in so many asks to be recorded.")
+    ] = 10,
     collector: Annotated[
         str,
         typer.Option(help="OTLP gRPC collector, host:port, to trace to. Default: one of its own."),
     ] = "",
     json: JsonOption = None,
 ) -> None:
-    """Measure what metrics and tracing cost: throughput at saturation with and without them.
+    """Measure what metrics and tracing cost: CPU a request and throughput, with and without them.
 
-    Starts four clusters with a tiny model: without telemetry, with metrics that are scraped
-    every second, with traces sent to a collector, and with traces kept in files; loads them in
-    turns.
+    Starts two clusters with a tiny model and loads them in turns, in short slices in drawn order:
+    with nothing; scraped; with a share of the requests traced to a collector, or into files. What
+    is compared is always the same processes with and without it.
     """
     from rich.console import Console
 
@@ -40,7 +43,7 @@ def telemetry(
         repeats=repeats,
         seconds=seconds,
         in_flight=in_flight,
-        sample_ratio=sample_ratio,
+        traced_every=traced_every,
         endpoint=collector,
     )
     try:
@@ -50,5 +53,39 @@ def telemetry(
             )
     except (ClusterError, ConfigError, DriverError, OSError, ValueError) as error:
         fail(str(error))
-    print_summary(report)
+    _print(report)
     finish(report, json)
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    summary, settings = report.summary, report.settings
+    share = f"one request in {settings['traced_every']} traced"
+    told = {
+        "metrics": f"scraped every {settings['scrape_s']:g} s",
+        "tracing": f"{share}, to a collector",
+        "file": f"{share}, into files",
+        "null": "nothing, against nothing",
+    }
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
+    table.add_column("what is compared with the same without it")
+    for heading in ("CPU a request", "95 %", "throughput", "95 %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for mode, what in told.items():
+        cpu = [100 * (summary[f"{mode}_cpu_ratio{side}"] - 1) for side in ("", "_low", "_high")]
+        lost = [-100 * summary[f"{mode}_cost{side}"] for side in ("", "_high", "_low")]
+        cells: list[str] = []
+        for middle, low, high in (cpu, lost):
+            cells += [f"{middle:+.1f} %", f"{low:+.1f} to {high:+.1f}"]
+        table.add_row(what, *cells)
+    console = Console()
+    console.print(table, highlight=False)
+    console.print(
+        f"without anything {summary['off_cpu_ms']:.3f} CPU ms a request, "
+        f"{summary['off_rps']:.0f} a second; of that {summary['unsampled_us']:.2f} us to see that "
+        f"a request is not to be traced\na scrape: {summary['scrape_ms']:.1f} ms, "
+        f"{summary['scrape_bytes'] / 1e3:.0f} kB",
+        highlight=False,
+    )

@@ -22,7 +22,14 @@ from deploy.cli.generate import (
     say,
     tell,
 )
-from deploy.cli.output import DEFAULT_STATE, AddressOption, StateOption, chosen_address, fail
+from deploy.cli.output import (
+    DEFAULT_STATE,
+    AddressOption,
+    StateOption,
+    TraceOption,
+    chosen_address,
+    fail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +56,7 @@ def chat(
     request_class: ClassOption = "",
     tenant: TenantOption = "",
     variant: VariantOption = "",
+    trace: TraceOption = False,
     address: AddressOption = "",
     state: StateOption = DEFAULT_STATE,
 ) -> None:
@@ -58,6 +66,7 @@ def chat(
     dropped, and this says so. /clear forgets it, /exit or Ctrl-D leaves, Ctrl-C stops an
     answer. Without a terminal every line of standard input is one turn.
     """
+    from deploy.cli.tracing import tell_trace, traced_calls
     from deploy.generation import GenerationQuestion, Generator
 
     check_utf8("--system", system)
@@ -78,16 +87,23 @@ def chat(
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401
         tell(f"{model} at {target}; {_HELP}")
-    with Generator(target) as generator:
-        Conversation(generator, question, target, system).run()
+    with traced_calls(state, target) as traces, Generator(target, traces) as generator:
+        told = (lambda: tell_trace(traces.last_id)) if trace else None
+        Conversation(generator, question, target, system, told).run()
 
 
 class Conversation:
-    """The turns so far and the loop that adds to them."""
+    """The turns so far and the loop that adds to them; `answered` is called after each answer."""
 
     def __init__(
-        self, generator: Generator, question: GenerationQuestion, target: str, system: str
+        self,
+        generator: Generator,
+        question: GenerationQuestion,
+        target: str,
+        system: str,
+        answered: Callable[[], None] | None = None,
     ) -> None:
+        self._answered = answered
         self._generator = generator
         self._question = question
         self._target = target
@@ -132,6 +148,8 @@ class Conversation:
         if answer is not None:
             typer.echo()
             tell(footer(answer))
+            if self._answered is not None:
+                self._answered()
 
     def _generate(self, hear: Callable[[str], None]) -> Generated | None:
         """The answer to the last turn; oldest turns go while the context is too small for all."""

@@ -125,9 +125,12 @@ def generate(
         token_target_ms=token_target_ms,
     )
     target = chosen_address(address, state)
-    with traced("orchid generate", state, target) as recorder, Generator(target) as generator:
+    with (
+        traced("orchid generate", state, target) as recorder,
+        Generator(target, recorder) as generator,
+    ):
         try:
-            answer = generator.generate(question, _silence if json else say, recorder)
+            answer = generator.generate(question, _silence if json else say)
         except GenerationError as error:
             _fail(error, target)
         except KeyboardInterrupt:
@@ -143,7 +146,7 @@ def generate(
             typer.echo()
         tell(footer(answer))
         if trace:
-            tell_trace(recorder)
+            tell_trace(recorder.id)
 
 
 def check_utf8(name: str, text: str) -> None:

@@ -77,7 +77,7 @@ def infer(
         elif failed[0].code != "UNAVAILABLE":
             _print_errors(failed)
         if trace:
-            tell_trace(recorder)
+            tell_trace(recorder.id)
         if failed and all(reply.code == "UNAVAILABLE" for reply in failed):
             reached = "failed to connect" not in failed[0].error
             remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"

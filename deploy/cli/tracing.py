@@ -1,14 +1,13 @@
-"""What commands that ask a model share: every one is a trace, and its own spans are kept."""
+"""What commands that ask a model share: every call is traced, and its own spans are kept."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
-from deploy.traces.client import ClientTrace, kept_in
+from deploy.traces.client import CLIENT, CallTraces, ClientTrace, kept_in, wall_offset_ns
 
 
 @contextmanager
@@ -20,13 +19,24 @@ def traced(name: str, state: Path, address: str) -> Iterator[ClientTrace]:
     finally:
         directory = kept_in(state, address)
         if directory is not None:
-            now_s = datetime.now(UTC).timestamp()
-            trace.write(directory, int(now_s * 1e9) - time.monotonic_ns())
+            trace.write(directory, wall_offset_ns())
 
 
-def tell_trace(trace: ClientTrace) -> None:
+@contextmanager
+def traced_calls(state: Path, address: str) -> Iterator[CallTraces]:
+    """The same for a command each of whose calls is a trace."""
+    traces = CallTraces(time.monotonic_ns)
+    try:
+        yield traces
+    finally:
+        directory = kept_in(state, address)
+        if directory is not None:
+            traces.write(directory, CLIENT, wall_offset_ns())
+
+
+def tell_trace(trace_id: str) -> None:
     """The trace's id, on standard error so that the answer stands alone."""
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(f"trace {trace.id}", style="dim"), soft_wrap=True)
+    Console(stderr=True).print(Text(f"trace {trace_id}", style="dim"), soft_wrap=True)

@@ -19,7 +19,7 @@ from protos.tracing.spans import SpanSink
 
 # A collector that is gone must not hold up the end of the process for long.
 _TIMEOUT_S = 3.0
-_COLLECTOR_EVERY_MS = 1000.0
+_COLLECTOR_EVERY_MS = 500.0
 # Soon enough for whoever asks for a trace with the next command.
 _FILE_EVERY_MS = 200.0
 

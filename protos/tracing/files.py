@@ -1,4 +1,4 @@
-"""Spans as files: OTLP in JSON, one span a line, in a bounded number of bytes.
+"""Spans as files: OTLP in JSON, what ended together on a line, in a bounded number of bytes.
 
 The form is that of OpenTelemetry's file exporter, so collectors read it too:
 https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/
@@ -6,26 +6,21 @@ https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from google.protobuf.json_format import MessageToDict
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from protos.tracing.encode import request_of
-from protos.tracing.spans import FinishedSpans
+from protos.tracing.lines import head_of, line_of
+from protos.tracing.spans import FinishedSpans, Origin
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".jsonl"
 OLD_SUFFIX = ".1.jsonl"
-# OTLP writes ids in hexadecimal digits, protobuf's JSON in base64.
-_IDS = ("traceId", "spanId", "parentSpanId")
 
 
 def span_file(directory: Path, process: str) -> Path:
@@ -45,12 +40,14 @@ class SpanFile(SpanExporter):
         self._old = path.with_name(path.name.removesuffix(SUFFIX) + OLD_SUFFIX)
         self._max_bytes = max_bytes
         self._failed = False
+        self._origin: Origin | None = None
+        self._head = ""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write these spans; FAILURE when the file cannot be written."""
-        lines = b"".join([line_of(document) for document in documents_of(spans)])
+        lines = "".join([self._line(ended) for ended in cast(Sequence[FinishedSpans], spans)])
         try:
-            self._append(lines)
+            self._append(lines.encode())
         except OSError as error:
             if not self._failed:
                 log.warning("spans are lost: cannot write %s: %s", self._path, error.strerror)
@@ -66,6 +63,11 @@ class SpanFile(SpanExporter):
         """Everything that was exported is written."""
         return True
 
+    def _line(self, ended: FinishedSpans) -> str:
+        if ended.origin is not self._origin:
+            self._origin, self._head = ended.origin, head_of(ended.origin)
+        return line_of(self._head, ended.records, ended.origin.wall_offset_ns)
+
     def _append(self, lines: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Opened each time: a directory that somebody empties is filled again.
@@ -74,26 +76,3 @@ class SpanFile(SpanExporter):
             full = file.tell() >= self._max_bytes
         if full:
             self._path.replace(self._old)
-
-
-def documents_of(spans: Sequence[object]) -> Iterator[dict[str, Any]]:
-    """A document for each span of these, with the process and scope it is of."""
-    for ended in spans:
-        assert isinstance(ended, FinishedSpans)
-        for record in ended.records:
-            request = request_of((FinishedSpans((record,), ended.origin),))
-            yield MessageToDict(request, use_integers_for_enums=True)
-
-
-def line_of(document: dict[str, Any]) -> bytes:
-    """One document as a line of JSON."""
-    for resource in document["resourceSpans"]:
-        for scope in resource["scopeSpans"]:
-            for entry in scope["spans"]:
-                for each in (entry, *entry.get("links", ())):
-                    each.update({key: _hexadecimal(each[key]) for key in _IDS if key in each})
-    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
-
-
-def _hexadecimal(encoded: str) -> str:
-    return base64.b64decode(encoded).hex()

@@ -17,6 +17,7 @@ from bench.sim.calibration import calibrate
 from bench.sim.live import live_model
 from bench.workloads import tiny_workload
 from deploy.cli import app
+from deploy.traces.spans import read_latest
 from tests.integration.conftest import StartCluster
 from tests.integration.support import settled
 
@@ -90,12 +91,15 @@ def test_a_recorded_run_is_simulated_with_other_workers_and_deadlines(
 
 
 @pytest.mark.timeout(120)
-async def test_a_run_calibrates_the_simulator(start_cluster: StartCluster) -> None:
+async def test_a_run_that_is_traced_calibrates_the_simulator(
+    start_cluster: StartCluster, tmp_path: Path
+) -> None:
     cluster = start_cluster(1, models=("paced",))
     workload = replace(tiny_workload(), tokens=tuple(len(t) for t in tiny_workload().texts))
     plan = LoadPlan(
-        target=cluster.address, model="paced", rate_per_s=30.0, duration_s=2.0, warmup_s=0.2
-    )
+        target=cluster.address, model="paced", rate_per_s=30.0, duration_s=2.0, warmup_s=0.2,
+        trace_share=0.5, trace_directory=str(tmp_path),
+    )  # fmt: skip
     records = await asyncio.to_thread(run_records, plan, workload)
     model = await asyncio.to_thread(live_model, cluster.address, "paced")
     found = calibrate(records, workload, model)
@@ -103,3 +107,6 @@ async def test_a_run_calibrates_the_simulator(start_cluster: StartCluster) -> No
     assert all(ratio > 0 for row in found.ratios.values() for ratio in row)
     assert all(np.all(np.diff(row) >= 0) for row in found.ratios.values())
     assert found.trip_ns > 0 and min(found.hops_ns) >= 0
+    spans = read_latest(tmp_path)
+    assert 0 < len(spans) < len(records.due_ns)
+    assert {(span.name, span.process, span.fault) for span in spans} == {("Infer", "load-0", "")}

@@ -108,8 +108,8 @@ def generate(traced: Traced, text: str = "the one and the other") -> Trace:
         first_token_target_ms=60_000,
         token_target_ms=60_000,
     )
-    with Generator(traced.cluster.address) as generator:
-        generator.generate(question, lambda piece: None, client)
+    with Generator(traced.cluster.address, client) as generator:
+        generator.generate(question, lambda piece: None)
     return collected(client, traced, DECODER_SPANS)
 
 

@@ -22,7 +22,6 @@ def test_the_defaults_hold() -> None:
         (ControlPlaneConfig, {"listen": "127.0.0.1:99999"}, "at most 65535"),
         (ControlPlaneConfig, {"http_listen": "8901"}, "http_listen must be host:port, got '8901'"),
         (ControlPlaneConfig, {"status_listen": "x"}, "status_listen must be host:port, got 'x'"),
-        (ControlPlaneConfig, {"health_listen": "x"}, "health_listen must be host:port, got 'x'"),
         (ControlPlaneConfig, {"http_listen": "h:70000"}, "http_listen must be host:port"),
         (ControlPlaneConfig, {"prefetch": -1}, "prefetch must be at least 0, got -1"),
         (ControlPlaneConfig, {"max_batch": 0}, "max_batch"),
@@ -69,3 +68,16 @@ def test_plain_text_for_other_machines_is_refused_until_it_is_wanted(key: str) -
     with pytest.raises(ValueError, match=rf"{key}: .*0\.0\.0\.0:8900.*insecure"):
         ControlPlaneConfig(**given)
     assert getattr(ControlPlaneConfig(**given, insecure=True), key)
+
+
+@pytest.mark.parametrize("key", ["http_listen", "status_listen", "metrics_listen"])
+def test_a_socket_of_unix_is_no_host_that_passes_for_local(key: str) -> None:
+    given: dict[str, Any] = {key: "unix:8000"}
+    with pytest.raises(ValueError, match=rf"{key} must be host:port, sockets of unix are not"):
+        ControlPlaneConfig(**given)
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("inf"), float("nan")])
+def test_rates_of_traces_are_finite(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"telemetry\.traces_per_s must be finite"):
+        TelemetryConfig(traces_per_s=rate)

@@ -274,3 +274,41 @@ def test_a_budget_is_a_rate_with_a_burst() -> None:
     assert not Budget(0.0).take(10**12)
     rare = Budget(0.5)
     assert rare.take(0) and not rare.take(1000 * MS) and rare.take(2000 * MS)
+
+
+def test_callers_who_ask_for_much_get_so_many_a_second_and_leave_the_share_its_own() -> None:
+    kept = KeptSpans()
+    telemetry = kept.telemetry(sample_ratio=1.0, traces_per_s=3.0)
+
+    def recorded(traceparent: str, now_ns: int) -> int:
+        traces = [telemetry.begin(REQUEST, traceparent, now_ns) for _ in range(10)]
+        return sum(trace is not None and trace.recording for trace in traces)
+
+    assert [recorded(SAMPLED, 0), recorded("", 0)] == [3, 3]
+    assert [recorded(SAMPLED, 1000 * MS), recorded("", 1000 * MS)] == [3, 3]
+    none = KeptSpans().telemetry(sample_ratio=1.0, traces_per_s=0.0)
+    assert none.begin(REQUEST, SAMPLED, 0) is None and none.begin(REQUEST, "", 0) is None
+
+
+def test_beyond_the_rate_a_call_is_kept_when_it_turns_out_slow() -> None:
+    telemetry = KeptSpans().telemetry(traces_per_s=1.0, slow_per_s=1.0)
+    first, second = (telemetry.begin(REQUEST, SAMPLED, 0) for _ in range(2))
+    assert first is not None and first.recording
+    assert second is not None and not second.recording and second.id == TRACE
+
+
+def test_a_stream_that_is_recorded_is_no_way_around_the_rate() -> None:
+    telemetry = KeptSpans().telemetry(traces_per_s=3.0)
+    stream = telemetry.begin(STREAM, SAMPLED, 0, head=False)
+    assert stream is not None and stream.recording
+    messages = [telemetry.inside(REQUEST, stream, 0) for _ in range(5)]
+    assert [m is not None and m.recording for m in messages] == [True, True, False, False, False]
+    assert all(m is not None and m.parent_id == stream.span_id for m in messages)
+
+
+def test_a_context_is_passed_on_where_nothing_is_recorded_and_not_without_end() -> None:
+    nowhere = Telemetry(TelemetryConfig(traces_per_s=2.0), wall_offset_ns=0)
+    passed = [nowhere.passed_on(SAMPLED, 0) for _ in range(3)]
+    assert passed == [SAMPLED, SAMPLED, ""]
+    assert nowhere.passed_on(UNSAMPLED, 1000 * MS) == nowhere.passed_on("", 1000 * MS) == ""
+    assert KeptSpans().telemetry().passed_on(SAMPLED, 0) == ""

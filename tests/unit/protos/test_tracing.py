@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -20,10 +23,12 @@ from protos.tracing.context import (
     trace_bound,
     write_traceparent,
 )
+from protos.tracing.encode import request_of
 from protos.tracing.endpoint import endpoint_fault
 from protos.tracing.export import Destinations, open_sink
 from protos.tracing.files import SpanFile, span_file
-from protos.tracing.spans import Kind, SpanEvent, SpanRecord, SpanSink
+from protos.tracing.lines import head_of, line_of
+from protos.tracing.spans import FinishedSpans, Kind, SpanEvent, SpanRecord, SpanSink
 from tests.integration.collector import collecting
 from tests.kept_spans import CALLER, SAMPLED, TRACE
 
@@ -186,3 +191,45 @@ def test_https_is_tls_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.Mo
             sink.emit([record(7 if scheme == "https://" else 8)])
             sink.close()
     assert [span.span_id for span in collector.spans()] == [f"{7:016x}"]
+
+
+def in_protobufs_words(record: SpanRecord, sink: SpanSink) -> dict[str, Any]:
+    """What protobuf's JSON of the same span is, with ids as OTLP wants them."""
+    request = request_of([FinishedSpans((record,), sink.origin)])
+    document = MessageToDict(request, use_integers_for_enums=True)
+    (span,) = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    for each in (span, *span.get("links", ())):
+        for key in ("traceId", "spanId", "parentSpanId"):
+            if key in each:
+                each[key] = base64.b64decode(each[key]).hex()
+    return document
+
+
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.one_of(st.text(max_size=20), st.booleans(), WHOLE, st.floats())
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=10), VALUES, max_size=4),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from(("", "refused", 'a "quoted"\nword')),
+    st.booleans(),
+)
+def test_a_line_says_what_protobufs_json_says(
+    attributes: dict[str, Any], parent_id: int, fault: str, bare: bool
+) -> None:
+    sink = SpanSink((), resource={"service.name": 's"'}, scope="x", wall_offset_ns=1000)
+    made = record(attributes=attributes, parent_id=parent_id, fault=fault)
+    if bare:
+        made = made._replace(events=(), links=())
+    line = line_of(head_of(sink.origin), [made], sink.wall_offset_ns)
+    assert line.endswith("\n") and line.count("\n") == 1
+    assert json.loads(line) == in_protobufs_words(made, sink)
+
+
+def test_spans_that_ended_together_are_on_one_line(tmp_path: Path) -> None:
+    path = span_file(tmp_path, "w")
+    sink_into(SpanFile(path, 1 << 20)).emit([record(1), record(2)])
+    (line,) = path.read_text().splitlines()
+    spans = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert [span["spanId"] for span in spans] == [f"{1:016x}", f"{2:016x}"]
