@@ -6,12 +6,14 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from protos.exposure import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,8 @@ MOST_CONNECTIONS = 32
 _PATIENCE_S = 10.0
 # Between two lines about connections that failed.
 _QUIET_NS = 60_000_000_000
+
+App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
@@ -44,7 +48,11 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         context: ssl.SSLContext | None,
         now_ns: Callable[[], int],
     ) -> None:
-        """Binds; raises OSError. `context` serves by TLS."""
+        """Binds; raises OSError. `context` serves by TLS.
+
+        On loopback only requests that name it are answered: a page of a web site that has a name
+        of its own point here (DNS rebinding) reads nothing.
+        """
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -52,7 +60,8 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         self._told_ns = -_QUIET_NS
         self._failed = 0
         super().__init__((str(address[0]), port), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        app: App = make_wsgi_app(registry)
+        self.set_app(_of_this_machine(app) if is_loopback(host) else app)
         if context is not None:
             # A handshake that takes its time is its own thread's, not the one's that accepts.
             self.socket = context.wrap_socket(
@@ -85,3 +94,16 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             secure = " (they are served by TLS)" if isinstance(self.socket, ssl.SSLSocket) else ""
             log.warning("connections to the metrics failed: %d%s", self._failed, secure)
             self._told_ns, self._failed = now, 0
+
+
+def _of_this_machine(app: App) -> App:
+    """`app` for requests whose Host header names loopback; those without one are no browser's."""
+
+    def checked(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        named = environ.get("HTTP_HOST", "")
+        if named and not is_loopback(named):
+            start_response("421 Misdirected Request", [("content-type", "text/plain")])
+            return [b"the Host header names no address of this machine's loopback\n"]
+        return app(environ, start_response)
+
+    return checked

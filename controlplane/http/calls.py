@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
 
 from starlette.datastructures import Headers
@@ -24,7 +25,7 @@ from controlplane.http.problems import (
 )
 from controlplane.rpc.asks import MAX_DEADLINE_MS
 from controlplane.rpc.services import log_fault
-from controlplane.security.guard import Guard
+from controlplane.security.guard import Guard, Standing
 from controlplane.security.identities import Identity
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.telemetry.trace import CURRENT, CallTrace
@@ -211,7 +212,7 @@ class Endpoint:
     ) -> None:
         try:
             if self._settings.guard is not None and self._accepted:
-                self._admit(self._settings.guard, call, scope)
+                answer.standing = self._admit(self._settings.guard, call, scope)
             async with _UntilGone(receive) as caller:
                 # Two must not take messages at once: whoever listens for the end waits for it.
                 body = await call.body() if self._reads else b""
@@ -250,17 +251,21 @@ class Endpoint:
         if self._settings.telemetry is not None:
             self._settings.telemetry.finish(trace, now_ns)
 
-    def _admit(self, guard: Guard, call: Call, scope: Scope) -> None:
+    def _admit(self, guard: Guard, call: Call, scope: Scope) -> Standing:
         client = scope.get("client") or ("", 0)
-        call.identity = guard.admit(
+        ask = partial(
+            guard.admit,
             self._route,
             self._accepted,
             call.headers.get(AUTHORIZATION, ""),
             lambda: scope.get(CERTIFICATE_NAMES, ()),
             f"{client[0]}:{client[1]}",
         )
+        standing = Standing(guard, ask)
+        call.identity = standing.identity
         if self._reads:
             guard.spend(call.identity)
+        return standing
 
 
 def _failed(trace: CallTrace | None, error: Exception) -> None:
@@ -309,7 +314,8 @@ class _UntilGone:
 class Answer:
     """The one answer to a call: `whole`, or `begin`, pieces and `end`; else `fail`.
 
-    `status` is 0 until it has begun.
+    `status` is 0 until it has begun. With a `standing` an answer in pieces ends once its caller is
+    known no more.
     """
 
     def __init__(self, call_id: str, send: Send, trace: CallTrace | None = None) -> None:
@@ -318,6 +324,7 @@ class Answer:
             self._pairs.append((TRACE_ID, trace.id.encode()))
         self._send = send
         self.status = 0
+        self.standing: Standing | None = None
         self._open = False
 
     async def whole(
@@ -335,7 +342,12 @@ class Answer:
         self._open = True
 
     async def piece(self, piece: bytes) -> None:
-        """Whole events; waits while the caller has no room for them."""
+        """Whole events; waits while the caller has no room for them.
+
+        Raises Unauthenticated or Forbidden when the caller may have no more.
+        """
+        if self.standing is not None:
+            self.standing.check()
         await self._body(piece, more=True)
 
     def abandon(self) -> None:

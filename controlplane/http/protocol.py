@@ -22,11 +22,15 @@ _FULL = (
 class Bounds:
     """At most `connections` stand at a time; each sends a head within `head_timeout_s`.
 
-    The time of the first head runs from the connection, of later ones from their first byte.
+    The time of the first head runs from the connection, of later ones from their first byte. By
+    TLS a connection has `handshake_timeout_s` to become one. One whose caller's system takes
+    nothing of what was sent for `unread_s` is ended.
     """
 
     connections: int = 1024
     head_timeout_s: float = 10.0
+    handshake_timeout_s: float = 5.0
+    unread_s: float = 120.0
 
 
 class BoundedHeads(HttpToolsProtocol):

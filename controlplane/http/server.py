@@ -15,13 +15,12 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from controlplane.http.accepting import Acceptor
 from controlplane.http.protocol import BoundedHeads, Bounds
 
 # Idle connections of clients with a pool live longer than those clients keep them.
 _KEEP_ALIVE_S = 65
 _BACKLOG = 1024
-# A connection whose caller takes nothing of what was sent is ended after so long.
-_UNREAD_MS = 120_000
 
 
 class HttpServer:
@@ -36,6 +35,7 @@ class HttpServer:
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._listen = listen
+        self._bounds = bounds
         # What it says at INFO is for a program of its own.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         config = uvicorn.Config(
@@ -51,8 +51,8 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         config.load()
-        # Its own options know no certificates that change.
-        config.ssl = context
+        # For the acceptor: the server's own options know no certificates that change.
+        self._context = context
         self._server = _Embedded(config)
         self._serving: asyncio.Task[None] | None = None
 
@@ -61,15 +61,21 @@ class HttpServer:
 
         Raises OSError when the address cannot be bound.
         """
-        bound = _bound(self._listen)
+        bound = _bound(self._listen, self._bounds.unread_s)
         host, port = bound.getsockname()[:2]
-        self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+        self._server.accept_at(bound, self._bounds, self._context)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[]))
         up = asyncio.create_task(self._server.up.wait())
         await asyncio.wait({self._serving, up}, return_when=asyncio.FIRST_COMPLETED)
         if not up.done():
             up.cancel()
             await self._serving
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def standing(self) -> int:
+        """How many connections there are."""
+        return len(self._server.server_state.connections)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more connections, let calls end for up to `grace_s`, then cancel them."""
@@ -81,11 +87,24 @@ class HttpServer:
 
 
 class _Embedded(uvicorn.Server):
-    """A server that leaves the process's signals to the process."""
+    """A server that leaves the process's signals to the process, and connections to an acceptor."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
+        self._acceptor: Acceptor | None = None
+
+    def accept_at(
+        self, bound: socket.socket, bounds: Bounds, context: ssl.SSLContext | None
+    ) -> None:
+        """Where its connections come from, once it has started."""
+        self._acceptor = Acceptor(
+            bound,
+            self._protocol,
+            bounds=bounds,
+            standing=lambda: len(self.server_state.connections),
+            context=context,
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -95,10 +114,25 @@ class _Embedded(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say so."""
         await super().startup(sockets)
+        if self._acceptor is not None:
+            self._acceptor.start()
         self.up.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, then end those that stand."""
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+        await super().shutdown(sockets)
 
-def _bound(listen: str) -> socket.socket:
+    def _protocol(self) -> asyncio.Protocol:
+        make = cast(Any, self.config.http_protocol_class)
+        made: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+
+def _bound(listen: str, unread_s: float) -> socket.socket:
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -109,5 +143,5 @@ def _bound(listen: str) -> socket.socket:
         raise OSError(f"cannot listen for HTTP on {listen}: {reason}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unread_s * 1e3))
     return bound

@@ -11,9 +11,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from controlplane.errors import ControlPlaneError
 from controlplane.page.feed import Feed, Full, Listener
-from controlplane.page.guard import ALIVE, Gate
-from controlplane.security.guard import Guard
+from controlplane.page.guard import ALIVE, STANDING, Gate
+from controlplane.security.guard import Guard, Standing
 
 _STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -76,7 +77,7 @@ class Events:
         except Full as error:
             headers = {"retry-after": str(_FULL_RETRY_S)}
             return await PlainTextResponse(f"{error}\n", 503, headers)(scope, receive, send)
-        sending = asyncio.create_task(_send_all(listener, send))
+        sending = asyncio.create_task(_send_all(listener, send, scope.get(STANDING)))
         ends = {
             sending,
             asyncio.create_task(listener.closed()),
@@ -94,13 +95,23 @@ class Events:
             await asyncio.gather(*ends, return_exceptions=True)
 
 
-async def _send_all(listener: Listener, send: Send) -> None:
+async def _send_all(listener: Listener, send: Send, standing: Standing | None) -> None:
     headers = [(b"content-type", _EVENTS.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    while (message := await listener.next()) is not None:
+    while (message := await listener.next()) is not None and _may(standing):
         body = b"event: snapshot\ndata: " + message + b"\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _may(standing: Standing | None) -> bool:
+    """Whether the reader still may read; nobody is asked without a guard."""
+    try:
+        if standing is not None:
+            standing.check()
+    except ControlPlaneError:
+        return False
+    return True
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -9,14 +9,15 @@ from controlplane.http.protocol import Bounds
 from controlplane.http.server import HttpServer
 from controlplane.page.app import application
 from controlplane.page.feed import Feed
-from controlplane.page.guard import is_loopback
 from controlplane.page.snapshot import Sources
 from controlplane.page.view import HouseView
 from controlplane.security.house import OPEN, Security
+from protos.exposure import is_loopback
 from protos.tls import listener_context
 
-# Browsers hold a few connections each; readers of the stream are bounded apart.
-_BOUNDS = Bounds(connections=128)
+# Browsers hold a few connections each; readers of the stream are bounded apart. What a reader does
+# not take waits in its system, so that its stream seems to go on until nothing fits there.
+_BOUNDS = Bounds(connections=128, unread_s=15.0)
 
 
 class PageDoor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
-from contextlib import suppress
+from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
@@ -13,10 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controlplane.errors import Forbidden, Unauthenticated
 from controlplane.http.calls import CERTIFICATE_NAMES
-from controlplane.security.guard import OPERATE, Guard
+from controlplane.security.guard import OPERATE, Guard, Standing
+from protos.exposure import is_loopback
 
 # Says whether the process lives, and nothing else: probes need no secret.
 ALIVE = "/healthz"
+# Where a stream finds who reads it, to look again whether he still may.
+STANDING = "orchid.standing"
 HEADERS = {
     "cache-control": "no-store",
     # Everything comes from here, nothing is inline, nobody frames it.
@@ -69,14 +71,16 @@ class Gate:
         if self._guard is None or scope["path"] == ALIVE:
             return None
         client = scope.get("client") or ("", 0)
+        ask = partial(
+            self._guard.admit,
+            "status page",
+            OPERATE,
+            as_bearer(headers.get("authorization", "")),
+            lambda: scope.get(CERTIFICATE_NAMES, ()),
+            f"{client[0]}:{client[1]}",
+        )
         try:
-            self._guard.admit(
-                "status page",
-                OPERATE,
-                as_bearer(headers.get("authorization", "")),
-                lambda: scope.get(CERTIFICATE_NAMES, ()),
-                f"{client[0]}:{client[1]}",
-            )
+            scope[STANDING] = Standing(self._guard, ask)
         except Unauthenticated as error:
             return _text(str(error), 401, {"www-authenticate": _CHALLENGE})
         except Forbidden as error:
@@ -98,17 +102,3 @@ def as_bearer(authorization: str) -> str:
     except (binascii.Error, UnicodeDecodeError):
         return authorization
     return f"Bearer {password}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, with or without a port, is `localhost` or a loopback address."""
-    name, _, port = host.rpartition(":")
-    if not name or not port.isdecimal():
-        # No port; the colons of an IPv6 address stand in brackets.
-        name = host
-    name = name.removeprefix("[").removesuffix("]").lower()
-    if name == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(name).is_loopback
-    return False

@@ -10,7 +10,7 @@ import grpc
 
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
-from controlplane.errors import InvalidRequest
+from controlplane.errors import Forbidden, InvalidRequest, Unauthenticated
 from controlplane.generation.service import Generations
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
 from controlplane.rpc.fleet_status import StatusSource, status_response
@@ -111,10 +111,14 @@ class FleetServicer:
             for task in (*streams, *link.tasks):
                 task.cancel()
             ends = await asyncio.gather(*streams, *link.tasks, return_exceptions=True)
+            refusals = [end for end in ends if isinstance(end, Unauthenticated | Forbidden)]
             for end in ends:
-                if isinstance(end, Exception):
+                if isinstance(end, Exception) and end not in refusals:
                     log_fault(end)
             await link.client.close()
+        if refusals:
+            # It is no member any more, and is told why.
+            raise refusals[0]
 
     async def GetStatus(
         self, request: fleet_pb2.GetStatusRequest, context: Context

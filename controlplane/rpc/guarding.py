@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import grpc
@@ -10,7 +11,16 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from controlplane.errors import ControlPlaneError
 from controlplane.rpc.status import status_of
-from controlplane.security.guard import ANYBODY, INFER, OPERATE, READ, WORKER, Guard, tenant_of
+from controlplane.security.guard import (
+    ANYBODY,
+    INFER,
+    OPERATE,
+    READ,
+    WORKER,
+    Guard,
+    Standing,
+    tenant_of,
+)
 from controlplane.security.identities import Identity
 from protos.audit import Audit
 from protos.dialling import AUTHORIZATION
@@ -65,7 +75,9 @@ def peer_of(context: object) -> str:
 def protected(method: MethodDescriptor, behaviour: Method, guard: Guard) -> Method:
     """`behaviour` for callers who may; its context then knows their identity.
 
-    Requests that name a tenant get the caller's, or are refused when it is another's.
+    Requests that name a tenant get the caller's, or are refused when it is another's. A stream ends
+    once its caller is known no more: at its next message, from the caller or, where only answers
+    are streamed, to it.
     """
     accepted = _ROLES.get(method.name, OPERATE)
     if accepted is ANYBODY:
@@ -73,10 +85,13 @@ def protected(method: MethodDescriptor, behaviour: Method, guard: Guard) -> Meth
     path = f"{method.containing_service.full_name}/{method.name}"
     counted = accepted is INFER
     streams = method.client_streaming
+    stands = streams or method.server_streaming
     joins = accepted is WORKER
 
     async def guarded(request: Any, context: Any) -> Any:
-        identity = _admitted(guard, path, accepted, context)
+        ask = partial(_admitted, guard, path, accepted, context)
+        standing = Standing(guard, ask) if stands else None
+        identity = ask() if standing is None else standing.identity
         if counted and not streams:
             guard.spend(identity)
             claim(identity, request)
@@ -84,7 +99,11 @@ def protected(method: MethodDescriptor, behaviour: Method, guard: Guard) -> Meth
             guard.audit.record(
                 "worker.register", who=identity.name, outcome="admitted", peer=context.peer()
             )
-        return await behaviour(request, _Call(context, identity, guard, counted=counted))
+        if standing is None:
+            return await behaviour(request, _Call(context, identity))
+        if streams:
+            return await behaviour(request, _Stream(context, standing, guard, counted=counted))
+        return await behaviour(request, _Answers(context, standing))
 
     return guarded
 
@@ -150,29 +169,58 @@ def claim(identity: Identity, message: Any) -> None:
 
 
 class _Call:
-    """A call with its caller's identity; each message that it reads is made the caller's."""
+    """A call with its caller's identity."""
 
-    def __init__(self, context: Any, identity: Identity, guard: Guard, *, counted: bool) -> None:
+    def __init__(self, context: Any, identity: Identity) -> None:
         self.identity = identity
-        self._context = context
-        self._guard = guard
-        self._counted = counted
-        self.write = context.write
         self.abort = context.abort
         self.time_remaining = context.time_remaining
         self.invocation_metadata = context.invocation_metadata
         self.peer = context.peer
 
+
+class _Stream(_Call):
+    """A stream of messages, each of which is made the caller's when it is read."""
+
+    def __init__(self, context: Any, standing: Standing, guard: Guard, *, counted: bool) -> None:
+        super().__init__(context, standing.identity)
+        self._context = context
+        self._standing = standing
+        self._guard = guard
+        self._counted = counted
+        self.write = context.write
+
     async def read(self) -> Any:
-        """The next message; the error that it gets instead of an answer, when it may not be."""
+        """The next message; the error that it gets instead of an answer, when it may not be.
+
+        Raises Unauthenticated or Forbidden when the caller may not go on.
+        """
         message = await self._context.read()
-        if self._counted and message is not grpc.aio.EOF:
+        if message is grpc.aio.EOF:
+            return message
+        self._standing.check()
+        self.identity = self._standing.identity
+        if self._counted:
             try:
                 self._guard.spend(self.identity)
                 claim(self.identity, message)
             except ControlPlaneError as error:
                 return error
         return message
+
+
+class _Answers(_Call):
+    """One request and a stream of answers, which ends when its caller may not go on."""
+
+    def __init__(self, context: Any, standing: Standing) -> None:
+        super().__init__(context, standing.identity)
+        self._write = context.write
+        self._standing = standing
+
+    async def write(self, message: Any) -> None:
+        """One more; raises Unauthenticated or Forbidden instead."""
+        self._standing.check()
+        await self._write(message)
 
 
 class ProtectedHandler(grpc.GenericRpcHandler):
@@ -193,12 +241,14 @@ class ProtectedHandler(grpc.GenericRpcHandler):
 
         async def guarded(requests: Any, context: Any) -> Any:
             try:
-                _admitted(self._guard, path, accepted, context)
+                ask = partial(_admitted, self._guard, path, accepted, context)
+                standing = Standing(self._guard, ask)
+                async for response in stream(requests, context):
+                    standing.check()
+                    yield response
             except ControlPlaneError as error:
                 status = status_of(error)
                 await context.abort(status.code, status.message, status.trailers)
-            async for response in stream(requests, context):
-                yield response
 
         return grpc.stream_stream_rpc_method_handler(
             cast(Any, guarded), found.request_deserializer, found.response_serializer

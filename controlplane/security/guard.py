@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from controlplane.errors import Forbidden, Refused, Unauthenticated
 from controlplane.policy.rates import TokenBucket
-from controlplane.security.identities import ANY_TENANT, Identity, IdentityFile
+from controlplane.security.identities import ANY_TENANT, Identities, Identity, IdentityFile
 from protos.audit import Audit
 
 INFER = frozenset({"infer"})
@@ -29,6 +29,10 @@ class Guard:
         self._now_ns = now_ns
         self._buckets: dict[str, TokenBucket] = {}
 
+    def known(self) -> Identities:
+        """Everybody known now: the same object until the identities have changed."""
+        return self._file.current()
+
     def admit(
         self,
         what: str,
@@ -43,7 +47,7 @@ class Guard:
         in the caller's certificate asked for. Raises Unauthenticated or Forbidden, and
         leaves an audit line.
         """
-        known = self._file.current()
+        known = self.known()
         if authorization:
             identity = None
             if authorization[: len(_SCHEME)].lower() == _SCHEME:
@@ -79,6 +83,29 @@ class Guard:
                 f"(at most {identity.rate.burst} at once)",
                 max(1, -(-wait_ns // _MS)),
             )
+
+
+class Standing:
+    """A caller of a call that goes on: who it is, and whether it still may.
+
+    `identity` is who it was when it was last looked at.
+    """
+
+    __slots__ = ("_ask", "_guard", "_known", "identity")
+
+    def __init__(self, guard: Guard, ask: Callable[[], Identity]) -> None:
+        """`ask` is `Guard.admit` with what the caller said; raises what it raises."""
+        self._guard = guard
+        self._ask = ask
+        self._known = guard.known()
+        self.identity = ask()
+
+    def check(self) -> None:
+        """Raises Unauthenticated or Forbidden once the caller is known no more, or may no more."""
+        known = self._guard.known()
+        if known is not self._known:
+            self.identity = self._ask()
+            self._known = known
 
 
 def tenant_of(identity: Identity, claimed: str) -> str:

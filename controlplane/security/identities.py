@@ -22,6 +22,9 @@ Role = Literal["infer", "operate", "worker"]
 
 # An identity of this tenant speaks for others: its callers name theirs.
 ANY_TENANT = "*"
+# Of a file: inode, size, time of its last change.
+Stamp = tuple[int, int, int]
+
 # How long a changed file may go unseen.
 _LOOK_NS = 1_000_000_000
 _MOST_BYTES = 1 << 20
@@ -178,7 +181,9 @@ class IdentityFile:
         self._now_ns = now_ns
         self._on_change = on_change
         self._next_ns = now_ns() + _LOOK_NS
-        self._stamp = self._stamped()
+        # Why the file was not taken when it was last looked at.
+        self._fault = ""
+        self._stamp: Stamp | None = self._stamped()
         self._identities = self._read()
 
     def current(self) -> Identities:
@@ -197,16 +202,26 @@ class IdentityFile:
             self._stamp = stamp
             self._identities = self._read()
         except IdentityFault as fault:
-            log.warning("changed identities are not taken: %s", fault)
-            self._on_change(str(fault))
+            self._keep(str(fault))
             return
+        self._fault = ""
         log.info("identities were read again: %s", self._path)
         self._on_change("")
 
-    def _stamped(self) -> tuple[int, int, int]:
+    def _keep(self, fault: str) -> None:
+        """Say once why the file is not taken, however often it is looked at."""
+        if fault == self._fault:
+            return
+        self._fault = fault
+        log.warning("changed identities are not taken: %s", fault)
+        self._on_change(fault)
+
+    def _stamped(self) -> Stamp:
         try:
             status = self._path.stat()
         except OSError as error:
+            # When it is there again it is read, whatever it looks like.
+            self._stamp = None
             raise self._unreadable(error) from None
         return status.st_ino, status.st_size, status.st_mtime_ns
 

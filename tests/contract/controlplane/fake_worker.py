@@ -134,10 +134,16 @@ class FakeWorker:
 class Membership:
     """The worker's Register stream, driven by the test."""
 
-    def __init__(self, worker: FakeWorker, address: str, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self,
+        worker: FakeWorker,
+        address: str,
+        channel: grpc.aio.Channel,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.worker = worker
         stub: fleet_pb2_grpc.FleetAsyncStub = fleet_pb2_grpc.FleetStub(channel)
-        self.call: Any = stub.Register()
+        self.call: Any = stub.Register(metadata=metadata)
         self._address = address
 
     async def hello(self, **changes: Any) -> fleet_pb2.FleetDirective:

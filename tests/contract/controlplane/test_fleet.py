@@ -26,6 +26,7 @@ from controlplane.rpc.fleet import FleetServicer
 from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.repository import FleetRepository
 from controlplane.rpc.services import service_handler
+from controlplane.security.house import OPEN, Security
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
 from tests.contract.controlplane.fake_worker import (
     FakeWorker,
@@ -85,7 +86,7 @@ class Plane:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Plane]:
+async def running(security: Security = OPEN) -> AsyncIterator[Plane]:
     # The fake workers report only when a test says so, and shall not be suspected for it.
     config = ControlPlaneConfig(report_interval_ms=10_000)
     now_ns = time.monotonic_ns
@@ -102,7 +103,7 @@ async def running() -> AsyncIterator[Plane]:
     generations = Generations(config, registry, lanes, Prompts(preprocessor), now_ns=now_ns)
     fleet = FleetServicer(config, registry, dispatcher, generations, status=source, now_ns=now_ns)
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers([service_handler(SERVICE, fleet)])
+    server.add_generic_rpc_handlers([service_handler(SERVICE, fleet, security)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -27,6 +27,7 @@ from tests.contract.controlplane.secured import (
     bearer,
     client_of,
     secured,
+    sha256,
     tls_of,
 )
 
@@ -211,3 +212,35 @@ async def test_changed_identities_hold_for_calls_on_connections_that_stand(
         await native(door).Infer(asked(), metadata=bearer(SHOP))
     events = [(line["event"], line["outcome"]) for line in audited(tmp_path)]
     assert events == [("identities.reload", "ok"), ("identities.reload", "failed")]
+
+
+async def test_streams_end_once_their_identity_is_revoked_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.security.identities._LOOK_NS", 0)
+    config, security = secured(tmp_path)
+    async with front_door(config=config, security=security) as door:
+        streams: list[tuple[Any, Any]] = [
+            (native(door).StreamInfer(metadata=bearer(SHOP)), asked()),
+            (stub(door).ModelStreamInfer(metadata=bearer(SHOP)), text_request("good")),
+        ]
+        gateway = native(door).StreamInfer(metadata=bearer(GATEWAY))
+        async with asyncio.timeout(20):
+            for stream, message in (*streams, (gateway, asked("any"))):
+                await stream.write(message)
+                assert await stream.read() is not grpc.aio.EOF
+            path = Path(config.identities)
+            path.write_text(path.read_text().replace(sha256(SHOP), sha256("another")))
+            for stream, message in streams:
+                await stream.write(message)
+                assert await stream.code() is CODE.UNAUTHENTICATED
+            await gateway.write(asked("any"))
+            assert await gateway.read() is not grpc.aio.EOF
+            await gateway.done_writing()
+            assert await gateway.code() is CODE.OK
+        assert len(door.queue.requests) == 4
+    ends = [line["event"] for line in audited(tmp_path) if line["outcome"] == "unknown token"]
+    assert ends == [
+        "orchid.v1.Inference/StreamInfer",
+        "inference.GRPCInferenceService/ModelStreamInfer",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -32,7 +33,7 @@ from controlplane.security.house import OPEN, Security
 from controlplane.telemetry.timeline import SlowRequests
 from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, ask, rest, writers
 from tests.contract.controlplane.fake_worker import until
-from tests.contract.controlplane.secured import OPERATOR, SHOP, audited, secured, tls_of
+from tests.contract.controlplane.secured import OPERATOR, SHOP, audited, secured, sha256, tls_of
 
 PATIENCE_S = 60.0
 STATIC = Path(__file__).parents[3] / "controlplane/page/static"
@@ -352,3 +353,39 @@ async def test_a_decode_worker_is_shown_with_its_arena_and_no_word_of_what_it_wr
                 assert word not in response.text
         finally:
             await door.stop()
+
+
+async def test_a_reader_that_takes_nothing_holds_no_connection_either() -> None:
+    loop = asyncio.get_running_loop()
+    feed = Feed(Script(size=1 << 18), loop=loop, interval_s=0.02)
+    app = application(feed, loopback=True)
+    server = HttpServer(app, "127.0.0.1:0", bounds=Bounds(unread_s=0.3))
+    address = await server.start()
+    feed.start()
+    try:
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), 20) as silent:
+            silent.sendall(f"GET /events HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())
+            await until(lambda: feed.listeners == 1, "it listens")
+            await until(lambda: server.standing == 0, "its connection has ended")
+            await until(lambda: feed.listeners == 0, "its place is free")
+    finally:
+        feed.close()
+        await server.stop(1)
+
+
+async def test_a_stream_of_one_who_may_no_longer_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.security.identities._LOOK_NS", 0)
+    config, security = secured(tmp_path)
+    async with page(guard=security.guard) as served:
+        async with served.client.stream("GET", "/events", auth=("x", OPERATOR)) as response:
+            stream = events(response)
+            await anext(stream)
+            path = Path(config.identities)
+            path.write_text(path.read_text().replace(sha256(OPERATOR), sha256("another")))
+            async for _ in stream:
+                pass
+        await until(lambda: served.feed.listeners == 0, "its place is free")
+    assert audited(tmp_path)[-1]["outcome"] == "unknown token"

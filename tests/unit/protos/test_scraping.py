@@ -59,3 +59,19 @@ def test_failing_connections_leave_one_line_a_minute(
     assert [record.getMessage() for record in caplog.records] == [
         "connections to the metrics failed: 1"
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:1", 200), ("localhost", 200), ("[::1]:9464", 200), ("", 200),
+     ("rebound.example", 421), ("rebound.example:9464", 421), ("10.0.0.1", 421)],
+)  # fmt: skip
+def test_loopback_answers_to_its_own_names_alone(
+    server: ScrapeServer, host: str, status: int
+) -> None:
+    said = f"host: {host}\r\n" if host else ""
+    with socket.create_connection(("127.0.0.1", server.server_port), 20) as caller:
+        caller.sendall(f"GET /metrics HTTP/1.0\r\n{said}\r\n".encode())
+        answer = b"".join(iter(lambda: caller.recv(65536), b""))
+    assert answer.split()[1] == str(status).encode()
+    assert (b"seen 3.0" in answer) == (status == 200)

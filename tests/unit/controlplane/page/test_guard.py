@@ -4,7 +4,8 @@ import base64
 
 import pytest
 
-from controlplane.page.guard import as_bearer, is_loopback
+from controlplane.page.guard import as_bearer
+from protos.exposure import is_loopback
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,18 @@ def test_a_changed_file_is_taken_within_a_second_and_a_broken_one_never(tmp_path
     assert file.current().of_token("new") is not None
     assert len(told) == 2 and "is not YAML" in told[1]
     path.unlink()
+    for _ in range(5):
+        clock.ns += SECOND
+        assert file.current().of_token("new") is not None
+    # Once, not each second that it is missing.
+    assert len(told) == 3 and "No such file" in told[2]
+    replaced(path, document(SHOP))
     clock.ns += SECOND
-    assert file.current().of_token("new") is not None
+    assert file.current().of_token("one") is not None
+    path.unlink()
+    clock.ns += SECOND
+    file.current()
+    assert told[3] == "" and "No such file" in told[4] and len(told) == 5
 
 
 def test_a_file_that_is_not_there_keeps_the_process_from_starting(tmp_path: Path) -> None:
