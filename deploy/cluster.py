@@ -20,13 +20,15 @@ from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.doors import Doors
 from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_progress, fetch_status
-from deploy.members import CONTROLPLANE, Members
+from deploy.leftovers import prune
+from deploy.members import CONTROLPLANE, WORKER, Members
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
 from deploy.readiness import Readiness, describe, failures, is_ready, loading
 from deploy.services import (
     LauncherAccess,
     ServedModels,
+    controlplane_config,
     launcher_access,
     served_models,
     worker_config,
@@ -57,6 +59,9 @@ class LocalCluster:
         self._doors = Doors()
         self._ports = MetricsPorts(spec.metrics or "", exact=spec.metrics_exact)
         self._policy = spec.policy
+        self._configured_policy = ""
+        # Services whose metrics are served by TLS.
+        self._secure: frozenset[str] = frozenset()
         self._phase = ("starting", "")
         self._roll = RollRecord()
         self._models = ServedModels(frozenset(), frozenset())
@@ -94,6 +99,10 @@ class LocalCluster:
             self._access = launcher_access(self.spec.config, env, self.spec.controlplane)
         except AccessError as error:
             raise ClusterError(str(error)) from None
+        plane = controlplane_config(self.spec.config, env, self.spec.controlplane)
+        self._configured_policy = plane.policy
+        secure = {CONTROLPLANE: plane.tls.serves, WORKER: settings.tls.serves}
+        self._secure = frozenset(service for service, serves in secure.items() if serves)
         self._named = settings.models
         self._models = served_models(settings)
         if not self.spec.decode_threads:
@@ -101,6 +110,7 @@ class LocalCluster:
             self._models = replace(self._models, generators=frozenset())
         self._state.acquire()
         try:
+            prune(self._state.path, ())
             self._stopping.clear()
             self.start_controlplane(timeout_s=timeout_s)
             for _ in range(self.spec.workers):
@@ -206,6 +216,12 @@ class LocalCluster:
         """Where each process serves metrics, by its name; those that do not are left out."""
         return {m.spec.name: m.metrics for m in self._members.all() if m.metrics}
 
+    def secure_metrics(self) -> tuple[str, ...]:
+        """Names of the processes whose metrics are served by TLS."""
+        return tuple(
+            m.spec.name for m in self._members.all() if m.metrics and m.spec.service in self._secure
+        )
+
     @property
     def page_url(self) -> str:
         """Of the status page, without a path; empty when there is none."""
@@ -225,9 +241,9 @@ class LocalCluster:
             }
             overrides |= {key: address for key, address in asked.items() if address is not None}
             if self.spec.metrics is not None and not self._doors.metrics:
-                overrides["metrics_listen"] = self._metrics_listen()
+                overrides["metrics_listen"] = self._metrics_listen(CONTROLPLANE)
             overrides |= self._doors.overrides()
-            spec = self._child_spec(CONTROLPLANE, "controlplane", overrides)
+            spec = self._child_spec(CONTROLPLANE, CONTROLPLANE, overrides)
             child = self._members.start(spec)
         deadline = time.monotonic() + timeout_s
         while (address := child.address) is None:
@@ -277,13 +293,11 @@ class LocalCluster:
 
     def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
         told = {**overrides, "worker_id": name, "controlplane": self._doors.grpc}
-        # Workers of one machine cannot share a port, and the launcher asks each at its own.
-        told["health_listen"] = ""
         if self.spec.metrics is not None:
-            told["metrics_listen"] = self._metrics_listen()
+            told["metrics_listen"] = self._metrics_listen(name.partition("-")[0])
         # Nobody would let it stand up again where nobody supervises.
         beside = self._supervisor is not None and self._phase[0] == "ready"
-        self._members.start(self._child_spec(name, "worker", told), polite=beside)
+        self._members.start(self._child_spec(name, WORKER, told), polite=beside)
         self._record()
 
     def remove_worker(self, name: str) -> None:
@@ -296,6 +310,7 @@ class LocalCluster:
         drain_s = settings.drain_timeout_ms / 1e3 + _FAREWELL_S
         member.child.stop(max(self.spec.stop_timeout_s, drain_s))
         self._record()
+        prune(self._state.path, {member.spec.name for member in self._members.all()})
 
     def kill_worker(self, name: str) -> None:
         """SIGKILL; a supervised cluster starts another in its place."""
@@ -347,8 +362,8 @@ class LocalCluster:
         config = self.spec.config.absolute() if self.spec.config is not None else None
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
 
-    def _metrics_listen(self) -> str:
-        return self._ports.take({member.metrics for member in self._members.all()})
+    def _metrics_listen(self, kind: str) -> str:
+        return self._ports.take({member.metrics for member in self._members.all()}, kind)
 
     def _try_status(self) -> FleetStatus | None:
         try:
@@ -407,12 +422,13 @@ class LocalCluster:
                 phase=phase,
                 message=message,
                 address=self._doors.grpc,
-                policy=self._policy or "",
+                policy=self._policy or self._configured_policy,
                 workers=workers,
                 http=self._doors.http,
                 roll=self._roll,
                 metrics=self._doors.metrics,
                 page=self._doors.page_url,
+                secure=self.secure_metrics(),
             )
             self._state.write(record)
             write_targets(self._state.path, record)

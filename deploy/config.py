@@ -43,7 +43,7 @@ def load_config(
     Later sources win, key by key. `overrides` are the values of command-line options; a mapping
     there replaces what it names and leaves the rest. What the
     section `base` and its variables say goes before all that, then `defaults`.
-    Raises ConfigError for an unreadable file, an unknown key (naming the nearest known
+    Raises ConfigError for an unreadable or empty file, an unknown key (naming the nearest known
     one), or a value of the wrong type, each with its place.
     """
     values: dict[str, Any] = {}
@@ -84,7 +84,8 @@ def _read_section(path: Path, section: str, places: dict[KeyPath, str]) -> dict[
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {error}") from None
     if document is None:
-        return {}
+        # A file that was cut while it was written, and not the wish for defaults everywhere.
+        raise ConfigError(f"{path}: is empty; a configuration has a section: {_listed(SECTIONS)}")
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected sections {_listed(SECTIONS)}, got {document!r:.60}")
     found: dict[KeyPath, str] = {}

@@ -75,7 +75,8 @@ def run_until_signalled(
                 if woken.wait() and not told.is_set():
                     woken.clear()
                     rolls += 1
-                    _roll(cluster, rolls, ready_timeout_s, told)
+                    asked = StateDirectory(cluster.spec.directory).asked_roll()
+                    _roll(cluster, rolls, asked or ready_timeout_s, told)
         except ClusterError as error:
             cluster.fail(str(error))
             raise
@@ -189,8 +190,8 @@ def roll_running(
 ) -> RollRecord:
     """Has the launcher of a state directory replace its workers; returns how that went.
 
-    Raises ClusterError when no cluster is ready there, when a roll is under way already, and when
-    the launcher ends or says nothing new within `timeout_s`.
+    Each replacement may take `timeout_s`. Raises ClusterError when no cluster is ready there, when
+    a roll is under way already, and when the launcher ends or says nothing new for longer.
     """
     state = StateDirectory(directory)
     record = state.read()
@@ -202,8 +203,11 @@ def roll_running(
     if record.roll.phase == "rolling":
         raise ClusterError(f"its workers are being replaced: {record.roll.message}")
     before, said = record.roll.number, ""
+    state.ask_roll(timeout_s)
     process.send_signal(ROLL_SIGNAL)
-    deadline = time.monotonic() + timeout_s
+    # The launcher knows why it is late, so it has the first word.
+    patience_s = timeout_s + _LAUNCHER_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         record = state.read()
         if record is None:
@@ -214,6 +218,6 @@ def roll_running(
         if roll.number > before and roll.message != said:
             said = roll.message
             on_progress(said)
-            deadline = time.monotonic() + timeout_s
+            deadline = time.monotonic() + patience_s
         time.sleep(_POLL_S)
-    raise ClusterError(f"no end after {timeout_s:.0f} s: {said or 'the launcher does not answer'}")
+    raise ClusterError(f"no end after {patience_s:.0f} s: {said or 'the launcher does not answer'}")

@@ -11,7 +11,8 @@ from deploy.politeness import give_way, stand_up
 from deploy.process import Child, ChildSpec
 from deploy.restart import RestartPolicy, next_delay
 
-CONTROLPLANE = "controlplane"
+# Services; the only control plane is called as its service.
+CONTROLPLANE, WORKER = "controlplane", "worker"
 
 
 @dataclass(slots=True)

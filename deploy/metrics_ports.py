@@ -22,7 +22,8 @@ class MetricsPorts:
 
     `exact` gives the first one out as it is, so that its process says when it is not to be had.
     Port 0 leaves the choice to each process; `first` empty gives out empty addresses, which
-    serve nothing.
+    serve nothing. A port that one kind of process has had is given to that kind alone, so that
+    what Prometheus kept of it stays of one kind.
     """
 
     def __init__(self, first: str, *, exact: bool = False) -> None:
@@ -30,9 +31,10 @@ class MetricsPorts:
         self._port = int(port or 0)
         self._exact = exact
         self._off = not first
+        self._kinds: dict[int, str] = {}
 
-    def take(self, used: Collection[str]) -> str:
-        """The first address that is neither in `used` nor taken by anybody else."""
+    def take(self, used: Collection[str], kind: str = "") -> str:
+        """The first address that is neither in `used` nor taken by anybody else, for one `kind`."""
         if self._off:
             return ""
         if not self._port:
@@ -40,7 +42,10 @@ class MetricsPorts:
         exact, self._exact = self._exact, False
         for port in range(self._port, _LAST_PORT + 1):
             address = f"{self._host}:{port}"
+            if self._kinds.get(port, kind) != kind:
+                continue
             if exact or (address not in used and _is_free(self._host, port)):
+                self._kinds[port] = kind
                 return address
         # Whoever is told this port says what is wrong with it.
         return f"{self._host}:{_LAST_PORT}"
@@ -67,6 +72,7 @@ def write_targets(directory: Path, record: ClusterRecord) -> None:
             "labels": {
                 "component": "controlplane" if name == "controlplane" else "worker",
                 "process": name,
+                **({"__scheme__": "https"} if name in record.secure else {}),
             },
         }
         for name, address in record.metrics_addresses().items()

@@ -14,6 +14,7 @@ from deploy.config import ConfigError, load_config
 from worker.cpu_plan import OversubscribedError, check_threads, read_cpu_plan
 
 if TYPE_CHECKING:
+    from controlplane.config import ControlPlaneConfig
     from worker.config import WorkerConfig
 
 SERVICES = ("controlplane", "worker")
@@ -54,6 +55,15 @@ def decode_config(
     )
 
 
+def controlplane_config(
+    config: Path | None, env: Mapping[str, str], overrides: Mapping[str, Any]
+) -> ControlPlaneConfig:
+    """The settings a control plane would start with; raises ConfigError."""
+    from controlplane.config import ControlPlaneConfig
+
+    return load_config(ControlPlaneConfig, "controlplane", config, env, overrides)
+
+
 @dataclass(frozen=True, slots=True)
 class LauncherAccess:
     """How a launcher reaches its control plane and its workers."""
@@ -69,9 +79,7 @@ def launcher_access(
 
     Raises ConfigError, and AccessError when there is no authority to trust.
     """
-    from controlplane.config import ControlPlaneConfig
-
-    tls = load_config(ControlPlaneConfig, "controlplane", config, env, overrides).tls
+    tls = controlplane_config(config, env, overrides).tls
     own = access_from(env)
     if own.encrypted or not (tls.serves or tls.dials):
         return LauncherAccess(own, own if tls.dials else replace(own, tls=False, ca=""))

@@ -50,7 +50,7 @@ class ClusterRecord:
     """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
 
     `http` and `metrics` are where the control plane serves these, `page` is the URL of its status
-    page; all empty for nowhere.
+    page; all empty for nowhere. `secure` names the processes whose metrics are served by TLS.
     """
 
     launcher_pid: int
@@ -65,6 +65,7 @@ class ClusterRecord:
     roll: RollRecord = field(default_factory=RollRecord)
     metrics: str = ""
     page: str = ""
+    secure: tuple[str, ...] = ()
 
     def metrics_addresses(self) -> dict[str, str]:
         """Where each process serves metrics, by its name; those that do not are left out."""
@@ -83,6 +84,10 @@ class StateDirectory:
     @property
     def _record(self) -> Path:
         return self.path / "cluster.json"
+
+    @property
+    def _asked(self) -> Path:
+        return self.path / "roll.asked"
 
     def acquire(self) -> None:
         """Claims the directory for this process; raises AlreadyRunningError or StateError."""
@@ -111,6 +116,21 @@ class StateDirectory:
         partial.write_text(json.dumps(asdict(record), indent=1) + "\n")
         partial.replace(self._record)
 
+    def ask_roll(self, timeout_s: float) -> None:
+        """Leaves word for the next roll: how long each of its replacements may take."""
+        partial = self._asked.with_suffix(".partial")
+        partial.write_text(json.dumps({"timeout_s": timeout_s}) + "\n")
+        partial.replace(self._asked)
+
+    def asked_roll(self) -> float | None:
+        """What the last `ask_roll` has said, once; None where nobody has."""
+        try:
+            told = json.loads(self._asked.read_text())
+            self._asked.unlink()
+            return float(told["timeout_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def read(self) -> ClusterRecord | None:
         """The record of a launcher that still lives, or None."""
         try:
@@ -118,6 +138,7 @@ class StateDirectory:
         except (FileNotFoundError, NotADirectoryError):
             return None
         data["workers"] = tuple(WorkerRecord(**entry) for entry in data["workers"])
+        data["secure"] = tuple(data.get("secure", ()))
         data["roll"] = RollRecord(**data.get("roll", {}))
         record = ClusterRecord(**data)
         return record if launcher(record) is not None else None

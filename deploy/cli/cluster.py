@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -208,7 +208,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
                 warn(failures(cluster.failed))
             served = _served(cluster.address, cluster.http_address)
             console.print(f"serving on {served}; Ctrl-C stops it")
-            _print_metrics(console, cluster.metrics_addresses())
+            _print_metrics(console, cluster.metrics_addresses(), cluster.secure_metrics())
             _print_page(console, cluster.page_url)
 
         cluster = LocalCluster(spec)
@@ -258,7 +258,7 @@ def _up_detached(
     stop = "orchid down" if usual else f"orchid down --state {spec.directory}"
     served = _served(record.address, record.http)
     console.print(f"serving on {served}; `{stop}` stops it")
-    _print_metrics(console, record.metrics_addresses())
+    _print_metrics(console, record.metrics_addresses(), record.secure)
     _print_page(console, record.page)
     if record.message:
         fail(record.message, "the other models serve; repair these, then `orchid models load`")
@@ -286,11 +286,14 @@ def _metrics(listen: str | None, off: bool, config: Path | None) -> tuple[str, b
     return DEFAULT_METRICS, False
 
 
-def _print_metrics(console: Console, addresses: Mapping[str, str]) -> None:
-    """Where metrics are served, the control plane's first."""
-    if addresses:
-        told = ", ".join(f"{name} http://{address}/metrics" for name, address in addresses.items())
-        console.print(f"metrics: {told}", highlight=False)
+def _print_metrics(console: Console, addresses: Mapping[str, str], secure: Collection[str]) -> None:
+    """Where metrics are served, the control plane's first; those of `secure` by TLS."""
+    urls = [
+        f"{name} http{'s' if name in secure else ''}://{address}/metrics"
+        for name, address in addresses.items()
+    ]
+    if urls:
+        console.print(f"metrics: {', '.join(urls)}", highlight=False)
 
 
 def _page_plan(asked: str | None, config: Path | None) -> PagePlan:
@@ -375,7 +378,7 @@ def status(
     else:
         console = Console()
         _print_status(console, found)
-        _print_metrics(console, local)
+        _print_metrics(console, local, own.secure if own is not None else ())
         _print_page(console, page)
 
 

@@ -40,7 +40,7 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
 
 
 def _table(*left: str) -> Table:
-    """Narrow columns without lines: fourteen variants shall fit a terminal."""
+    """Narrow columns without lines: everything shall fit a terminal of 80 columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
     for heading in left:
         table.add_column(heading, no_wrap=True)
@@ -48,9 +48,13 @@ def _table(*left: str) -> Table:
 
 
 def _workers(status: FleetStatus) -> Table:
-    table = _table("worker", "class", "state", "address")
-    for heading in ("pid", "running", "queued", "completed", "cpu %", "MiB"):
-        table.add_column(heading, justify="right")
+    table = _table()
+    table.add_column("worker", overflow="fold")
+    for heading in ("class", "state"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("address", overflow="fold")
+    for heading in ("pid", "runs", "waits", "done", "cpu %", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for worker in status.workers:
         table.add_row(
             worker.id,
@@ -68,10 +72,11 @@ def _workers(status: FleetStatus) -> Table:
 
 
 def _tenants(status: FleetStatus) -> Table:
-    table = _table("tenant")
-    for heading in ("CPU ms/s", "queued", "admitted", "kept out", "CPU ms", "ahead ms", "apart ms",
-                    "KV blocks", "open", "held"):  # fmt: skip
-        table.add_column(heading, justify="right")
+    table = _table()
+    table.add_column("tenant", overflow="fold")
+    for heading in ("CPU\nms/s", "queued", "admitted", "kept\nout", "CPU\nms", "ahead\nms",
+                    "apart\nms", "KV\nblocks", "open", "held"):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
     for tenant in status.tenants:
         table.add_row(
             tenant.name or "(others)",

@@ -12,9 +12,11 @@ from deploy.traces.spans import CLIENT, Event, Span
 from deploy.traces.tree import Trace
 
 # Colours by who works: the caller, the control plane, a worker.
-_STYLES = {"client": "magenta", "controlplane": "cyan"}
+_STYLES = {"client": "magenta", "load": "magenta", "controlplane": "cyan"}
 _WORKER_STYLE = "green"
 _LEAST_BAR, _MOST_BAR = 10, 80
+# Of an id; the command takes what is unique.
+_SHORT = 12
 _NAME, _EIGHTHS = "orchid.", " ▏▎▍▌▋▊▉"
 # Sampled steps would fill the screen; they are in the file.
 _HIDDEN = frozenset(("step",))
@@ -22,20 +24,19 @@ _SAID_BY_THE_LIST = ("orchid.model", "orchid.variant", "orchid.reason", "orchid.
 
 
 def recent_table(traces: Sequence[Trace]) -> Table:
-    """A line a trace, the latest first."""
-    table = Table(box=None, pad_edge=False, header_style="bold dim")
-    table.add_column("trace", no_wrap=True)
-    table.add_column("began", no_wrap=True)
-    table.add_column("call", no_wrap=True)
-    table.add_column("model", no_wrap=True)
-    table.add_column("variant", no_wrap=True)
-    table.add_column("ms", justify="right")
-    table.add_column("spans", justify="right")
-    table.add_column("ended", no_wrap=True)
+    """A line a trace, the latest first, in 80 columns; of ids what tells traces apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
+    for heading in ("trace", "began", "call"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("model", "variant"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("ms", "spans"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("ended", overflow="fold")
     for trace in traces:
         call = trace.call
         table.add_row(
-            trace.id,
+            trace.id[:_SHORT],
             _clock(trace.root.begun_ns),
             call.name.removeprefix(_NAME),
             _said(call, "orchid.model"),
@@ -77,7 +78,8 @@ def waterfall(trace: Trace, width: int, *, attributes: bool = False) -> Table:
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("", min_width=bar, overflow="fold")
     for depth, span in rows:
-        style = _STYLES.get(span.process, _WORKER_STYLE)
+        # Driver processes of one load are numbered.
+        style = _STYLES.get(span.process.partition("-")[0], _WORKER_STYLE)
         name = Text("  " * depth + span.name, style="red" if span.fault else "")
         at, took = (span.begun_ns - root.begun_ns) / 1e6, span.took_ns / 1e6
         drawn = Text(_bar(span, root, bar), style=f"dim {style}" if span.kind == CLIENT else style)

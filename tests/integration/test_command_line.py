@@ -61,11 +61,14 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
         assert second.returncode == 1 and "orchid down" in second.stderr
 
         assert orchid("ready", record.address, "--service", "tiny", cwd=tmp_path).returncode == 0
+        assert record.policy == "price"
+        soon = orchid("roll", "--timeout", "0.01", cwd=tmp_path)
+        assert soon.returncode == 1 and "not ready after 0 s" in soon.stderr
         rolled = orchid("roll", cwd=tmp_path)
         assert rolled.returncode == 0 and "every worker is replaced" in rolled.stdout
         record = StateDirectory(tmp_path / ".orchid").read()
-        assert record is not None and (record.roll.number, record.roll.phase) == (1, "done")
-        assert [worker.name for worker in record.workers] == ["worker-1"]
+        assert record is not None and (record.roll.number, record.roll.phase) == (2, "done")
+        assert [worker.name for worker in record.workers] == ["worker-2"]
     finally:
         down = orchid("down", cwd=tmp_path)
     assert down.returncode == 0 and "1 worker" in down.stdout

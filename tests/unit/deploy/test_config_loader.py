@@ -116,6 +116,9 @@ def test_overrides_win_over_everything() -> None:
         ("controlplane: 3\n", r"orchid.yaml:1: controlplane: expected keys and values, got 3"),
         ("[1]\n", r"expected sections controlplane, decode, worker"),
         ("a: [\n", r"is not valid YAML"),
+        # Cut while it was written, perhaps; whose defaults would be in force is nobody's wish.
+        ("", r"orchid.yaml: is empty; a configuration has a section: controlplane, decode"),
+        ("# nothing but a word\n", r"orchid.yaml: is empty"),
         ("controlplane: &a {queue: *a}\n", r"a mapping contains itself"),
         ("controlplane: {policy: fast}\n", r"policy must be orchid or cheap"),
     ],

@@ -61,3 +61,23 @@ def test_targets_are_those_that_serve(tmp_path: Path) -> None:
         (["h:9464"], "controlplane"),
         (["h:9465"], "worker"),
     ]
+
+
+def test_a_port_of_one_kind_of_process_is_given_to_no_other() -> None:
+    with closing(listener()) as taken:
+        ports = MetricsPorts(f"127.0.0.1:{taken.getsockname()[1]}")
+    worker = ports.take((), "worker")
+    decode = ports.take({worker}, "decode")
+    # The worker was replaced and is gone: its port waits for another worker.
+    assert ports.take({decode}, "decode") not in (worker, decode)
+    assert ports.take({decode}, "worker") == worker
+
+
+def test_targets_that_are_served_by_tls_say_so(tmp_path: Path) -> None:
+    workers = (WorkerRecord("worker-0", 5, "h:1", "h:9465"),)
+    record = ClusterRecord(
+        1, 0.0, 2, "ready", "", "h:8900", "price", workers, metrics="h:9464", secure=("worker-0",)
+    )
+    write_targets(tmp_path, record)
+    plane, worker = (each["labels"] for each in json.loads((tmp_path / TARGETS).read_text()))
+    assert "__scheme__" not in plane and worker["__scheme__"] == "https"

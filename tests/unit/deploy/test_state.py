@@ -59,3 +59,22 @@ def test_a_second_launcher_is_refused_until_the_first_lets_go(tmp_path: Path) ->
     first.release()
     second.acquire()
     second.release()
+
+
+def test_what_is_asked_of_a_roll_is_told_once(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path)
+    assert state.asked_roll() is None
+    state.ask_roll(7.5)
+    state.ask_roll(12.0)
+    assert (StateDirectory(tmp_path).asked_roll(), state.asked_roll()) == (12.0, None)
+    (tmp_path / "roll.asked").write_text("[")
+    assert state.asked_roll() is None
+
+
+def test_which_metrics_are_encrypted_reads_back(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path)
+    state.acquire()
+    state.write(record(secure=("controlplane", "worker-0")))
+    found = state.read()
+    assert found is not None and found.secure == ("controlplane", "worker-0")
+    state.release()

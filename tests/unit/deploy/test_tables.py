@@ -7,7 +7,15 @@ import io
 from rich.console import Console
 
 from deploy.cli.tables import status_tables
-from deploy.fleet import FleetStatus, GeneratorView, LaneView, PoolView, VariantView
+from deploy.fleet import (
+    FleetStatus,
+    GeneratorView,
+    LaneView,
+    PoolView,
+    VariantView,
+    WorkerView,
+)
+from deploy.tenant_views import TenantView
 
 
 def shown(
@@ -77,3 +85,34 @@ def test_a_generating_model_shows_what_its_workers_hold() -> None:
     held = "waiting reading writing free blocks preempted shed"
     costs = "quality step ms prompt/s correction answered"
     assert headings == f"variant worker {held} | variant worker {costs}"
+
+
+def test_everything_is_readable_at_80_columns() -> None:
+    worker = WorkerView(
+        id="worker-12", address="127.0.0.1:43210", worker_class="encoder", state="draining",
+        pid=1234567, threads=1, cpu_model="cpu", simd="avx2", engine="1", queued=256, running=16,
+        in_flight=9, completed=12_345_678, cpu_percent=100.0, resident_bytes=4 << 30,
+        expired_executed=0, since_report_ms=1.0,
+    )  # fmt: skip
+    tenant = TenantView(
+        name="a-tenant-of-some-length", reserved_cpu_ms_per_s=12_000, queued=1234,
+        queued_work_ms=1.0, admitted=1_234_567, refused=12_345, charged_cpu_ms=1e7,
+        in_flight_cpu_ms=1.0, ahead_ms=12_345.0, apart_cpu_ms=12_345.0,
+        reserved_kv_block_s_per_s=4096, generations=128, held_kv_blocks=4096, live_token_ms=5,
+    )  # fmt: skip
+    variant = VariantView(
+        "sentiment-mpnet12-int8", False, "as good and faster: mpnet8-int8", 0.9123, True, 123456.0,
+        1.25, 0.123, 1_234_567,
+    )  # fmt: skip
+    pool = PoolView("sentiment", "sha256:a", "ready", 12, 0, 0, 0.0, (variant,), {}, (), 1.25)
+    status = FleetStatus(
+        "cp", "1", "price", 1.0, (worker,), (pool,), 0, 0, 0, 0.0, 0, {}, (), (tenant,)
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    for table in status_tables(status):
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for word in ("12345678", "1234567", "encoder", "draining", "4096", "12345", "0.9123"):
+        assert word in text
