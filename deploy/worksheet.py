@@ -90,19 +90,20 @@ def needs(manifest: Manifest, kv_bytes: int) -> list[VariantNeed]:
 
     A weight file that is not called after a variant counts as shared by each of them.
     """
+    from worker.models.layouts import kv_token_bytes
+
     names = {variant.name for variant in manifest.variants}
     tokenizers = {ref.path for ref in manifest.tokenizers.values()}
     sizes = {path: ref.size for path, ref in manifest.files.items() if path not in tokenizers}
     shared = sum(size for path, size in sizes.items() if _stem(path) not in names)
     kv = manifest.generation.kv if manifest.generation is not None else None
-    token_bytes = 2 * kv.layers * kv.kv_heads * kv.head_dim * kv_bytes if kv is not None else 0
     return [
         VariantNeed(
             model=manifest.name,
             variant=variant.name,
             own=sum(size for path, size in sizes.items() if _stem(path) == variant.name),
             shared=shared,
-            token_bytes=token_bytes,
+            token_bytes=kv_token_bytes(variant.layout, kv, kv_bytes) if kv is not None else 0,
         )
         for variant in manifest.variants
     ]

@@ -225,6 +225,7 @@ class DecodeService:
                 half=config.kv_precision == "fp16",
                 max_waiting=config.max_queued_items,
                 policy=policy_named(config.scheduling),
+                threads=config.intra_op_threads,
             ),
             DecodeParts(
                 loop=self.engine,

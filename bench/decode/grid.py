@@ -7,9 +7,10 @@ from statistics import median
 from typing import Any
 
 from bench.decode.ours import EngineSubject
+from worker.models.manifest import KvGeometry, Layout
 
 _WARM_STEPS = 2
-_HALF_BYTES = 2
+_HALF_BYTES, _FLOAT_BYTES = 2, 4
 
 
 def step_grid(
@@ -23,10 +24,11 @@ def step_grid(
     read_rate: float,
     notify: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """One point for each batch and cached length: medians of step time and attention share.
+    """One point for each batch and cached length: medians of step time, and of its shares.
 
     `bytes_of(batch, cached)` is what a step must read at least, `read_rate` the machine's bytes a
-    second: `bandwidth_fraction` is the time that would take over the step's.
+    second: `bandwidth_fraction` is the time that would take over the step's. `moved_share` is that
+    of copying keys and values, which stock graphs need.
     """
     points = []
     # From the longest: what is cached for it serves the shorter ones too.
@@ -47,6 +49,7 @@ def step_grid(
                     "ms": seconds * 1e3,
                     "tok_s": batch / seconds,
                     "attention_share": median(step.attention / step.seconds for step in timed),
+                    "moved_share": median(step.moved / step.seconds for step in timed),
                     "floor_ms": floor * 1e3,
                     "bandwidth_fraction": floor / seconds,
                 }
@@ -55,6 +58,7 @@ def step_grid(
     return points
 
 
-def kv_bytes(layers: int, kv_heads: int, head_dim: int) -> int:
-    """Bytes of keys and values of one token in half precision."""
-    return 2 * layers * kv_heads * head_dim * _HALF_BYTES
+def cached_token_bytes(kv: KvGeometry, layout: Layout) -> int:
+    """Bytes of keys and values of one token, in half precision where the arena is read as it is."""
+    item = _FLOAT_BYTES if layout == "dense" else _HALF_BYTES
+    return 2 * kv.layers * kv.kv_heads * kv.head_dim * item

@@ -11,7 +11,9 @@ from typing import Protocol
 from bench.decode.peers.protocol import prompt
 from worker.decode import DecodeEngine, SequenceStep, StepLogits
 from worker.engine import KV_BLOCK_TOKENS, KvArena, Session, runtime_info
+from worker.hosted import variant_files
 from worker.models.manifest import Generation, Manifest, Variant
+from worker.stock_decode import StockDecodeEngine
 
 _OWNER = 1
 
@@ -31,10 +33,11 @@ class Steps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step: all of it, and the part of attention, in seconds."""
+    """One step and its parts: attention, and copying of keys and values; in seconds."""
 
     seconds: float
     attention: float
+    moved: float
 
 
 class EngineSubject:
@@ -109,7 +112,9 @@ class EngineSubject:
         began = time.perf_counter()
         step = self._engine.step(plan)
         self._tokens = step.logits.argmax(axis=-1).tolist()
-        return TimedStep(time.perf_counter() - began, step.attention_ns / 1e9)
+        return TimedStep(
+            time.perf_counter() - began, step.attention_ns / 1e9, step.moved_ns / 1e9
+        )
 
     def _fill(self, cached: int) -> None:
         """Cache `cached` tokens of every sequence."""
@@ -135,18 +140,19 @@ class VariantFiles:
 
 
 def variants_of(folder: Path, manifest: Manifest) -> dict[str, VariantFiles]:
-    """The paged variants of a model by precision."""
+    """The variants of a language model by precision; of stock graphs all files are weights."""
     found = {}
     for variant in manifest.variants:
-        if variant.layout != "paged":
-            continue
-        own = [
-            ref.size
-            for ref in manifest.files.values()
-            if ref.path == f"{variant.name}.weights"
-            # A head that is the embeddings themselves is read whole.
-            or (variant.precision == "fp32" and ref.path == "words.weights")
-        ]
+        if variant.layout == "dense":
+            own = [ref.size for ref in variant_files(folder, manifest, variant).values()]
+        else:
+            own = [
+                ref.size
+                for ref in manifest.files.values()
+                if ref.path == f"{variant.name}.weights"
+                # A head that is the embeddings themselves is read whole.
+                or (variant.precision == "fp32" and ref.path == "words.weights")
+            ]
         found[variant.precision] = VariantFiles(variant, folder / variant.graph, sum(own))
     return found
 
@@ -160,7 +166,11 @@ def open_variant(
     context: int,
     half: bool = True,
 ) -> EngineSubject:
-    """Load a variant as serving does: threads that spin, keys and values in half precision."""
+    """Load a variant as serving does: threads that spin, keys and values in half precision.
+
+    Those of a stock graph are float32.
+    """
+    dense = files.variant.layout == "dense"
     session = Session(files.graph, intra_op_threads=threads, spinning=True)
     kv = generation.kv
     arena = KvArena(
@@ -168,9 +178,19 @@ def open_variant(
         kv_heads=kv.kv_heads,
         head_dim=kv.head_dim,
         blocks=batch * -(-context // KV_BLOCK_TOKENS),
-        half=half,
+        half=half and not dense,
     )
-    engine = DecodeEngine(
-        session, arena, vocabulary=generation.vocabulary, context=generation.context
-    )
+    engine: Steps
+    if dense:
+        engine = StockDecodeEngine(
+            session,
+            arena,
+            vocabulary=generation.vocabulary,
+            context=generation.context,
+            threads=threads,
+        )
+    else:
+        engine = DecodeEngine(
+            session, arena, vocabulary=generation.vocabulary, context=generation.context
+        )
     return EngineSubject(engine, vocabulary=generation.vocabulary, batch=batch, context=context)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.decode.compare import MEASURES, Rates, agreement, compare, ratios
 from bench.decode.golden import largest_difference
-from bench.decode.grid import kv_bytes, step_grid
+from bench.decode.grid import cached_token_bytes, step_grid
 from bench.decode.ours import EngineSubject, VariantFiles, open_variant, variants_of
 from bench.decode.peer import Peer, PeerError, started
 from bench.decode.peers.protocol import Subject
@@ -72,14 +72,12 @@ def run_decode(
     """Measure a language model's variants, and peers on the same weights and prompts.
 
     A peer that does not load is left out with a warning. Raises DecodeBenchError when the model
-    is no language model or has no paged variant.
+    is no language model.
     """
     generation = manifest.generation
     if manifest.task != GENERATION or generation is None:
         raise DecodeBenchError(f"{manifest.name} generates no text, it is of task {manifest.task}")
     variants = variants_of(folder, manifest)
-    if not variants:
-        raise DecodeBenchError(f"{manifest.name} has no paged variant")
     host = host_facts()
     read_rates = [_read_rate(settings, notify)]
     with ExitStack() as stack:
@@ -181,12 +179,12 @@ def _grid(
     notify: Notify,
 ) -> list[dict[str, Any]]:
     kv = generation.kv
-    token = kv_bytes(kv.layers, kv.kv_heads, kv.head_dim)
     points = []
     for precision, files in variants.items():
         weights = files.weight_bytes
+        token = cached_token_bytes(kv, files.variant.layout)
 
-        def bytes_of(batch: int, cached: int, weights: int = weights) -> float:
+        def bytes_of(batch: int, cached: int, weights: int = weights, token: int = token) -> float:
             return weights + batch * cached * token
 
         points += step_grid(
@@ -242,6 +240,10 @@ def _summary(
             precision = point["subject"].removeprefix(_OURS)
             suffix = "" if point["subject"] == served else f"_{precision}"
             summary[f"bandwidth_fraction_b1{suffix}"] = point["bandwidth_fraction"]
+    for point in grid:
+        if point["moved_share"] and point["cached"] == max(p["cached"] for p in grid):
+            where = f"b{point['batch']}_{point['cached']}"
+            summary[f"moved_share_{point['subject']}_{where}"] = point["moved_share"]
     for point in stock:
         summary[point["summary"]] = point["ratio"]
     return summary

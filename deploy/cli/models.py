@@ -100,6 +100,10 @@ def build(
             "a 93 MB download.",
         ),
     ] = False,
+    evidence: Annotated[
+        bool,
+        typer.Option(help="Measure the language model's quality too, on a short fixed text."),
+    ] = True,
     repository: RepositoryOption = None,
     name: Annotated[str, typer.Option(help="Name of the entry. Default: the folder's.")] = "",
     task: Annotated[
@@ -130,13 +134,20 @@ def build(
         _refuse_options({"--name": name, "--int8": int8} | given, "a checkpoint folder")
         if language_model:
             _refuse_options({"--small": small}, "the sentiment model")
+        else:
+            _refuse_options({"--no-evidence": not evidence}, "--language-model")
         with _faults_told():
             if language_model:
-                builds.build_language_model(target, _console())
+                builds.build_language_model(target, evidence, _console())
             else:
                 builds.build_default(target, small, _console())
     else:
-        _refuse_options({"--small": small, "--language-model": language_model}, "the default model")
+        default_only: dict[str, object] = {
+            "--small": small,
+            "--language-model": language_model,
+            "--no-evidence": not evidence,
+        }
+        _refuse_options(default_only, "the default model")
         with _faults_told():
             decodes = is_generator(source)
         if decodes:
@@ -308,7 +319,7 @@ def import_(
         bool, typer.Option("--replace", help="Take the place of the model of that name.")
     ] = False,
 ) -> None:
-    """Import finished ONNX files: padded token graphs or any graph of tensors."""
+    """Import finished ONNX files: padded token graphs, decoders, or any graph of tensors."""
     from deploy.cli.model_progress import model_progress
     from deploy.cli.model_tables import show_tables
 

@@ -7,24 +7,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from worker.decode import DecodeEngine
 from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
 from worker.errors import ModelLoadError
-from worker.generation.lane import Lane, Speech
+from worker.generation.lane import Lane, Speech, Stepper
 from worker.generation.loop import DecodeLoop
 from worker.generation.text import load_token_text
 from worker.generation.warmup import DecodeWarmup, StepBench
 from worker.hosted import DecodeCapacity, HostedModel, LoadedVariant, listed
-from worker.models.manifest import (
-    GENERATION,
-    FileRef,
-    Generation,
-    KvGeometry,
-    Manifest,
-    Variant,
-)
+from worker.models.layouts import kv_token_bytes
+from worker.models.manifest import GENERATION, FileRef, Generation, Manifest, Variant
 from worker.profile_file import content_digest
 from worker.refusals import Unavailable
 from worker.scheduling.blocks import blocks_for
@@ -32,6 +26,7 @@ from worker.scheduling.cost import CorrectedCost, StepCost
 from worker.scheduling.policies import SchedulingPolicy
 from worker.scheduling.records import SchedulingSettings
 from worker.scheduling.scheduler import DecodeScheduler
+from worker.stock_decode import PROBE_BLOCKS, StockDecodeEngine, bears_filling
 from worker.warm_profiles import WarmProfiles, kept_or_measured
 
 log = logging.getLogger(__name__)
@@ -52,7 +47,8 @@ class DecodeSettings:
     """How models are decoded.
 
     `variants` are the names that may be loaded, empty allows all; one of a model is. `arena_bytes`
-    0 lets the memory that is available decide. `half` keeps keys and values in 16 bits.
+    0 lets the memory that is available decide. `half` keeps keys and values in 16 bits, but for
+    stock graphs, whose are float32; `threads` copy those for them.
     """
 
     variants: tuple[str, ...]
@@ -60,6 +56,7 @@ class DecodeSettings:
     half: bool
     max_waiting: int
     policy: SchedulingPolicy
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +96,13 @@ def finished(future: Future[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDecoder(LoadedVariant):
-    """A decoder that can run: its session with an arena."""
+    """A decoder that can run: its session with an arena.
 
-    engine: DecodeEngine = field(kw_only=True)
+    `make_engine` makes further engines, on arenas of so many blocks.
+    """
+
+    engine: Stepper = field(kw_only=True)
+    make_engine: Callable[[int], Stepper] = field(kw_only=True)
 
 
 class DecodeKind:
@@ -138,7 +139,7 @@ class DecodeKind:
     def reserve(self, manifest: Manifest, variant: Variant, room: int) -> int:
         """Bytes of the variant's arena."""
         generation = _generation(manifest)
-        block = self._token_bytes(generation.kv) * KV_BLOCK_TOKENS
+        block = self._token_bytes(generation, variant) * KV_BLOCK_TOKENS
         least = blocks_for(generation.context) * block
         if self._settings.arena_bytes:
             return max(self._settings.arena_bytes // block, 1) * block
@@ -151,16 +152,18 @@ class DecodeKind:
         """A session, and an engine on an arena of `extra` bytes."""
         manifest = model.manifest
         generation = _generation(manifest)
-        token_bytes = self._token_bytes(generation.kv)
+        token_bytes = self._token_bytes(generation, variant)
         blocks = extra // (token_bytes * KV_BLOCK_TOKENS)
         session = self._parts.open_session(model.folder / variant.graph)
+        make_engine = self._engines(session, generation, variant)
         return LoadedDecoder(
             variant,
             session,
             generation.vocabulary,
             weights,
             decode=DecodeCapacity(token_bytes, blocks * KV_BLOCK_TOKENS),
-            engine=self._engine(session, generation, blocks),
+            engine=make_engine(blocks),
+            make_engine=make_engine,
         )
 
     def measure(
@@ -175,10 +178,12 @@ class DecodeKind:
         """The variant with the cost of its steps, kept from before or measured now."""
         generation = _generation(model.manifest)
         parts = self._parts
-        session = cast(Session, loaded.session)
+        if not isinstance(loaded, LoadedDecoder):
+            raise TypeError("a decoder was opened by this kind")
+        make_engine = loaded.make_engine
         bench = parts.on_engine(
             lambda: StepBench(
-                lambda blocks: self._engine(session, generation, blocks),
+                make_engine,
                 vocabulary=generation.vocabulary,
                 context=generation.context,
             )
@@ -250,21 +255,54 @@ class DecodeKind:
         lane = self._lanes.get(model)
         return None if lane is None else lane.speech
 
-    def _engine(self, session: Session, generation: Generation, blocks: int) -> DecodeEngine:
-        kv = generation.kv
-        arena = KvArena(
-            layers=kv.layers,
-            kv_heads=kv.kv_heads,
-            head_dim=kv.head_dim,
-            blocks=blocks,
-            half=self._settings.half,
-        )
-        return DecodeEngine(
-            session, arena, vocabulary=generation.vocabulary, context=generation.context
-        )
+    def _engines(
+        self, session: Session, generation: Generation, variant: Variant
+    ) -> Callable[[int], Stepper]:
+        """What makes engines of a session, each on an arena of so many blocks."""
+        kv, dense = generation.kv, variant.layout == "dense"
 
-    def _token_bytes(self, kv: KvGeometry) -> int:
-        return 2 * kv.layers * kv.kv_heads * kv.head_dim * (2 if self._settings.half else 4)
+        def arena(blocks: int) -> KvArena:
+            return KvArena(
+                layers=kv.layers,
+                kv_heads=kv.kv_heads,
+                head_dim=kv.head_dim,
+                blocks=blocks,
+                half=self._settings.half and not dense,
+            )
+
+        def paged(blocks: int) -> Stepper:
+            return DecodeEngine(
+                session,
+                arena(blocks),
+                vocabulary=generation.vocabulary,
+                context=generation.context,
+            )
+
+        def stock(blocks: int, filled: bool) -> StockDecodeEngine:
+            return StockDecodeEngine(
+                session,
+                arena(blocks),
+                vocabulary=generation.vocabulary,
+                context=generation.context,
+                threads=self._settings.threads,
+                filled=filled,
+            )
+
+        if not dense:
+            return paged
+        bears = self._parts.on_engine(
+            lambda: bears_filling(
+                lambda filled: stock(PROBE_BLOCKS, filled),
+                vocabulary=generation.vocabulary,
+                context=generation.context,
+            )
+        )
+        if not bears:
+            log.info("variant=%s runs only sequences of one length together", variant.name)
+        return lambda blocks: stock(blocks, bears)
+
+    def _token_bytes(self, generation: Generation, variant: Variant) -> int:
+        return kv_token_bytes(variant.layout, generation.kv, 2 if self._settings.half else 4)
 
 
 def _generation(manifest: Manifest) -> Generation:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from worker.decode import DecodeEngine, SequenceStep
+from worker.decode import SequenceStep
 from worker.engine import KvArena
+from worker.generation.lane import Stepper
 from worker.generation.profile import StepSample, StepShape, fit_steps, predict_us, step_shapes
 from worker.scheduling.blocks import BLOCK_TOKENS, blocks_for
 from worker.scheduling.cost import StepCost
@@ -82,7 +83,7 @@ class StepBench:
     """
 
     def __init__(
-        self, make_engine: Callable[[int], DecodeEngine], *, vocabulary: int, context: int
+        self, make_engine: Callable[[int], Stepper], *, vocabulary: int, context: int
     ) -> None:
         self.shapes = step_shapes(context)
         self._vocabulary = vocabulary

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from worker.models.decoder_sources import (
     read_decoder,
     read_gguf,
 )
-from worker.models.errors import CheckpointError
+from worker.models.errors import CheckpointError, ManifestError
 from worker.models.gguf import GgufFile
 from worker.models.gguf_tokenizer import TextSettings, text_settings
 from worker.models.graph import OPSET, write_graph
@@ -47,6 +47,7 @@ from worker.models.manifest import (
     Manifest,
     Variant,
     describe_file,
+    load_manifest,
     save_manifest,
 )
 from worker.models.paged import (
@@ -125,7 +126,7 @@ def open_checkpoint(folder: Path, stack: ExitStack) -> DecoderSource:
         config=document, weights=[describe_file(folder, path.name).sha256 for path in paths]
     )
     weights = stack.enter_context(SafetensorsFiles(paths))
-    text = _folder_settings(folder, document)
+    text = folder_settings(folder, document)
     return DecoderSource(identity, config, text, False, lambda: read_decoder(config, weights))
 
 
@@ -198,7 +199,7 @@ class _Builder:
             primary_output="logits",
             default_tokenizer=TOKENIZER,
             tokenizers={TOKENIZER: tokenizer},
-            variants=tuple(record.variant for record in records),
+            variants=self._measured_before([record.variant for record in records], files),
             files=files,
             runtime={
                 "built_by": "orchid",
@@ -218,6 +219,22 @@ class _Builder:
         )
         save_manifest(manifest, self._folder)
         return GeneratorReport(self._folder, manifest, tuple(self._made))
+
+    def _measured_before(
+        self, variants: Sequence[Variant], files: Mapping[str, FileRef]
+    ) -> tuple[Variant, ...]:
+        """Variants with the evidence that was measured of the same files.
+
+        What is measured is a comparison with fp32, so one file that changed voids all of it.
+        """
+        try:
+            before = load_manifest(self._folder)
+        except ManifestError:
+            return tuple(variants)
+        if any(before.files.get(path) != ref for path, ref in files.items()):
+            return tuple(variants)
+        known = {variant.name: variant.quality for variant in before.variants}
+        return tuple(replace(v, quality=known.get(v.name, ())) for v in variants)
 
     def _read(self) -> Decoder:
         if self._decoder is None:
@@ -316,9 +333,14 @@ def _check_precision(source: DecoderSource, precision: DecoderPrecision) -> None
         )
 
 
-def _folder_settings(folder: Path, document: Mapping[str, Any]) -> TextSettings:
-    """Return the tokenizer and chat settings, from the usual files of a checkpoint."""
-    tokenizer = plain_tokenizer(folder / "tokenizer.json")
+def folder_settings(
+    folder: Path, document: Mapping[str, Any], tokenizer: Path | None = None
+) -> TextSettings:
+    """Return the tokenizer and chat settings, from the usual files of a checkpoint.
+
+    ``document`` is its config.json, ``tokenizer`` another tokenizer.json than the folder's.
+    Raises CheckpointError when there is none or a file is damaged.
+    """
     named: dict[str, Any] = {}
     for file in ("tokenizer_config.json", "generation_config.json"):
         if (folder / file).is_file():
@@ -331,7 +353,7 @@ def _folder_settings(folder: Path, document: Mapping[str, Any]) -> TextSettings:
     begin = named.get("bos_token_id", document.get("bos_token_id"))
     adds = named.get("add_bos_token", False) is True
     return TextSettings(
-        tokenizer=tokenizer,
+        tokenizer=plain_tokenizer(tokenizer or folder / "tokenizer.json"),
         chat_template=str(template),
         end_tokens=tuple(sorted({int(token) for token in ends})),
         begin_token=int(begin) if adds and begin is not None else None,

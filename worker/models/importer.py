@@ -12,9 +12,11 @@ from tokenizers import Tokenizer
 
 from worker.engine import Session, runtime_info
 from worker.models.checkpoint import plain_tokenizer, read_json
+from worker.models.decoder_import import DecoderFiles, decoder_files, try_decoder
 from worker.models.errors import CheckpointError
 from worker.models.locking import exclusive
 from worker.models.manifest import (
+    GENERATION,
     MANIFEST_NAME,
     SCHEMA,
     Layout,
@@ -135,12 +137,21 @@ def _import_graphs(
             "labelled texts only for a text classifier", f"task {task}", "leave --labelled out"
         )
     paths = dict.fromkeys(path for s in signatures.values() for path in s.external)
-    limit = 0 if layout == "tensor" else _max_tokens(config, options)
+    decoder: DecoderFiles | None = None
+    if layout == "dense":
+        decoder = decoder_files(
+            first, source, config, tokenizer=options.tokenizer, max_tokens=options.max_tokens
+        )
+        limit = decoder.generation.context
+    else:
+        limit = 0 if layout == "tensor" else _max_tokens(config, options)
     labels = _labels(first, primary, task, config, options)
     written = [*(graph.name for graph in graphs), *paths]
     token_path = f"tokenizers/{TOKENIZER}.json"
     document = b""
-    if layout != "tensor":
+    if decoder is not None:
+        document = decoder.tokenizer
+    elif layout != "tensor":
         document = plain_tokenizer(options.tokenizer or source / "tokenizer.json")
     _copy(source, folder, written, progress)
     if document:
@@ -151,6 +162,8 @@ def _import_graphs(
     variants = []
     for graph, signature in signatures.items():
         session = Session(folder / graph.name)
+        if decoder is not None:
+            try_decoder(session, decoder.generation)
         variant = Variant(
             name=graph.stem if len(graphs) > 1 else options.name,
             layout=layout,
@@ -180,6 +193,7 @@ def _import_graphs(
         variants=tuple(variants),
         files=files,
         runtime={"built_by": "import", "engine": runtime_info().library_version},
+        generation=None if decoder is None else decoder.generation,
     )
 
 
@@ -222,6 +236,14 @@ def _task(signature: Signature, primary: str, layout: Layout, options: ImportOpt
                 "use --task tensor to serve the graph as it is",
             )
         return "tensor"
+    if layout == "dense":
+        if options.task is not None:
+            raise CheckpointError(
+                f"task {GENERATION} for a graph with keys and values of a past",
+                repr(options.task),
+                "leave --task out, or use --task tensor to serve the graph as it is",
+            )
+        return GENERATION
     shape = next(spec.shape for spec in signature.outputs if spec.name == primary)
     if len(shape) != 2:
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""The signatures of the layouts that the project's own graphs have."""
+"""The signatures of the layouts of the project's own graphs, and what tokens take in them."""
 
 from __future__ import annotations
 
-from worker.models.manifest import Layout, TensorSpec
+from worker.models.manifest import KvGeometry, Layout, TensorSpec
 
 RAGGED_INPUTS = (
     TensorSpec("input_ids", "int64", (-1,)),
@@ -12,6 +12,8 @@ PADDED_INPUTS = (
     TensorSpec("input_ids", "int64", (-1, -1)),
     TensorSpec("attention_mask", "int64", (-1, -1)),
 )
+# Float32, and three times: in the arena, and in the tensors that go into a run and come out of it.
+_DENSE_ITEM_BYTES = 3 * 4
 
 
 def text_inputs(layout: Layout) -> tuple[TensorSpec, ...]:
@@ -34,3 +36,13 @@ def classifier_outputs(classes: int) -> tuple[TensorSpec, ...]:
 def embedder_outputs(hidden: int) -> tuple[TensorSpec, ...]:
     """Return the output of an embedder: ``embedding`` [sequences, hidden], unit length."""
     return (TensorSpec("embedding", "float32", (-1, hidden)),)
+
+
+def kv_token_bytes(layout: Layout, kv: KvGeometry, item_bytes: int) -> int:
+    """Return the bytes that a worker needs for the keys and values of one token.
+
+    ``item_bytes`` is the size of one in the arena of a paged decoder. A dense one keeps float32
+    whatever is asked, and the tensors that its steps copy are counted too.
+    """
+    each = _DENSE_ITEM_BYTES if layout == "dense" else item_bytes
+    return 2 * kv.layers * kv.kv_heads * kv.head_dim * each

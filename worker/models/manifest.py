@@ -28,7 +28,9 @@ MANIFEST_NAME = "manifest.json"
 SCHEMA = 1
 
 Task = Literal["text-classification", "embedding", "tensor", "text-generation"]
-Layout = Literal["ragged", "padded", "tensor", "paged"]
+Layout = Literal["ragged", "padded", "tensor", "paged", "dense"]
+# Layouts of decoders: keys and values in an arena, or as tensors that go in and come out.
+DECODER_LAYOUTS: tuple[Layout, ...] = ("paged", "dense")
 GENERATION: Task = "text-generation"
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -300,7 +302,7 @@ def _variant_faults(manifest: Manifest, variant: Variant) -> list[str]:
         found.append(f"has no output {manifest.primary_output!r}")
     if (variant.layout == "tensor") != (manifest.task == "tensor"):
         found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
-    if (variant.layout == "paged") != (manifest.task == GENERATION):
+    if (variant.layout in DECODER_LAYOUTS) != (manifest.task == GENERATION):
         found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
     if variant.layout != "tensor":
         if variant.tokenizer not in manifest.tokenizers:

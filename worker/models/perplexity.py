@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from tokenizers import Tokenizer
 
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.engine import Session
 from worker.hosted import variant_files
 from worker.models.errors import CheckpointError
 from worker.models.evidence import FOLDER, record_evidence
@@ -34,19 +34,19 @@ from worker.models.novels import POPULATION, text_digest
 from worker.models.progress import Progress
 from worker.models.records import digest
 from worker.models.statistics import wilson_interval
+from worker.models.window_runs import Floats, WindowRun, window_run
 
 REFERENCE = "fp32"
 WINDOW = 512
 WINDOWS = 24
+# What a build measures: a window of each novel.
+BUILT_WINDOWS = 6
 _UNSCORED = 4  # the part of a window that is context only: one in so many
 _CHUNK_ROWS = 64
 _Z = 1.959964
 
 AGREEMENT, PERPLEXITY = "top1-agreement", "perplexity"
 PERPLEXITY_RATIO, DIVERGENCE = "perplexity-ratio", "kl-divergence"
-
-Floats = NDArray[np.float32]
-Logits = Callable[[Sequence[int]], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ def score(window: Sequence[int], reference: Floats, logits: Floats) -> WindowSco
     surprise = expected = divergence = 0.0
     for start in range(0, len(targets), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
-        ours, theirs = _log_softmax(logits[rows]), _log_softmax(reference[rows])
+        theirs = _log_softmax(reference[rows])
+        ours = theirs if logits is reference else _log_softmax(logits[rows])
         at = np.arange(len(ours)), targets[rows]
         surprise -= float(ours[at].sum())
         expected -= float(theirs[at].sum())
@@ -211,12 +212,14 @@ class GeneratorEvaluation:
         done = {name: len(scores.windows) for name, scores in kept.items()}
         todo = range(min([*done.values(), len(cut)]), len(cut))
         with self._progress.step(f"{manifest.name} on {POPULATION}", len(cut), "items") as report:
-            engines: dict[str, Logits] = {}
+            runs: dict[str, WindowRun] = {}
+            size = len(cut[0])
 
             def logits(variant: Variant, window: Sequence[int]) -> Floats:
-                if variant.name not in engines:
-                    engines[variant.name] = self._open(variant, generation, len(cut[0]))
-                return engines[variant.name](window)
+                if variant.name not in runs:
+                    session = self._open_session(self._folder / variant.graph)
+                    runs[variant.name] = window_run(session, variant, generation, size)
+                return runs[variant.name](window, size // _UNSCORED - 1)
 
             for number in todo:
                 wanted = [v for v in chosen if done[v.name] <= number]
@@ -229,36 +232,6 @@ class GeneratorEvaluation:
                     self._save(variant, kept[variant.name])
                 report(number + 1)
         return {name: list(scores.windows[: len(cut)]) for name, scores in kept.items()}
-
-    def _open(self, variant: Variant, generation: Generation, length: int) -> Logits:
-        """Return what runs a window and gives the logits of its scored tokens."""
-        session = self._open_session(self._folder / variant.graph)
-        kv = generation.kv
-        arena = KvArena(
-            layers=kv.layers,
-            kv_heads=kv.kv_heads,
-            head_dim=kv.head_dim,
-            blocks=-(-length // KV_BLOCK_TOKENS),
-        )
-        blocks = np.arange(-(-length // KV_BLOCK_TOKENS), dtype=np.int32)
-        arena.acquire(blocks.tolist(), 1)
-
-        def run(window: Sequence[int]) -> Floats:
-            size = len(window)
-            outputs = session.run_step(
-                arena,
-                {
-                    "input_ids": np.asarray(window, np.int64),
-                    "positions": np.arange(size),
-                    "last_rows": np.arange(size // _UNSCORED - 1, size - 1),
-                },
-                row_offsets=np.array([0, size], np.int32),
-                past_lengths=np.zeros(1, np.int32),
-                block_table=blocks[None, :],
-            )
-            return np.asarray(outputs.tensors["logits"], np.float32)
-
-        return run
 
     def _kept(self, manifest: Manifest, reference: Variant, variant: Variant, data: str) -> Scores:
         files = {

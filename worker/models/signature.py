@@ -16,6 +16,8 @@ from worker.models.manifest import Layout, TensorSpec
 DTYPES = frozenset(
     {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "string"}
 )
+# What inputs with the keys and values of a decoder begin with.
+PAST = "past_key_values."
 _PADDED_REQUIRED = {"input_ids", "attention_mask"}
 _PADDED_ALLOWED = _PADDED_REQUIRED | {"token_type_ids"}
 
@@ -35,6 +37,8 @@ class Signature:
         if {(s.name, s.dtype) for s in self.inputs} == {(s.name, s.dtype) for s in RAGGED_INPUTS}:
             return "ragged"
         names = {spec.name for spec in self.inputs}
+        if any(name.startswith(PAST) for name in names):
+            return "dense"
         tokens = all(
             spec.dtype in ("int64", "int32") and spec.shape == (-1, -1) for spec in self.inputs
         )

@@ -6,17 +6,21 @@ tokens.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from worker.models.decoder import Decoder
+from worker.models.decoder import Architecture, Decoder
 from worker.models.generator import DecoderSource, build_generator
 from worker.models.gguf_tokenizer import TextSettings
+from worker.models.graph import write_graph
 from worker.models.paged import DecoderPrecision
 from worker.models.progress import Silent
 from worker.models.records import digest
+from worker.models.stock_decoder import emit_stock
 from worker.models.synthetic_decoder import quantized_decoder, tiny_decoder
+from worker.models.weights import write_weights
 
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -68,3 +72,31 @@ def build_tiny_generator(
     identity = digest(synthetic=name, context=context, seed=seed)
     source = DecoderSource(identity, decoder.config, text, True, lambda: decoder)
     return build_generator(repository, name, source, precisions, Silent()).folder
+
+
+def write_tiny_export(
+    folder: Path, architecture: Architecture = "llama", *, context: int = 512, seed: int = 1
+) -> Path:
+    """Write what exporters write of such a decoder, dense in fp32, and return the folder.
+
+    It has the stock graph with its weights beside it, tokenizer.json, config.json and
+    tokenizer_config.json.
+    """
+    tokenizer = tiny_generator_tokenizer()
+    decoder = tiny_decoder(
+        architecture,
+        vocabulary=tokenizer.get_vocab_size(),
+        context=context,
+        seed=seed,
+        tied=False,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    model, weights = emit_stock(decoder, "model.weights")
+    write_weights(weights, folder / "model.weights")
+    write_graph(model, folder / "model.onnx")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    length = "max_position_embeddings" if architecture == "llama" else "n_positions"
+    config = {"model_type": architecture, length: context, "eos_token_id": [0, 2]}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))
+    return folder

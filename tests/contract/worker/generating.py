@@ -22,6 +22,7 @@ from worker.models.manifest import load_manifest
 from worker.models.synthetic_generator import tiny_generator_tokenizer
 from worker.scheduling.blocks import blocks_for
 from worker.services import DecodeService
+from worker.stock_decode import StockDecodeEngine
 
 MODEL = "tiny-chat"
 CONTEXT = 512
@@ -184,7 +185,10 @@ class Plain:
             blocks=blocks_for(generation.context),
             half=False,
         )
-        self._engine = DecodeEngine(
+        make: type[DecodeEngine] | type[StockDecodeEngine] = DecodeEngine
+        if found.layout == "dense":
+            make = StockDecodeEngine
+        self._engine = make(
             Session(repository / MODEL / found.graph, share_weights=False),
             self._arena,
             vocabulary=generation.vocabulary,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from worker.decode import DecodeEngine, SequenceStep
 from worker.engine import KvArena, Session
@@ -19,6 +21,7 @@ from worker.models.weights import write_weights
 from worker.scheduling.blocks import BlockLedger, blocks_for
 
 Logits = NDArray[np.float32]
+Change = Callable[[onnx.ModelProto], None]
 
 
 def write_decoder(folder: Path, decoder: Decoder, precision: DecoderPrecision = "fp32") -> Path:
@@ -31,13 +34,60 @@ def write_decoder(folder: Path, decoder: Decoder, precision: DecoderPrecision = 
     return graph
 
 
-def write_stock(folder: Path, decoder: Decoder) -> Path:
-    """Write the stock graph and its weights; return the graph's path."""
+def write_stock(folder: Path, decoder: Decoder, change: Change | None = None) -> Path:
+    """Write the stock graph, changed before, and its weights; return the graph's path."""
     graph = folder / "stock.onnx"
     model, own = emit_stock(decoder, "stock.weights")
+    if change is not None:
+        change(model)
     write_graph(model, graph)
     write_weights(own, folder / "stock.weights")
     return graph
+
+
+def ignore_mask(model: onnx.ModelProto) -> None:
+    """Let every token be seen, whatever the mask says."""
+    replace_input(model, "attention_mask", "all_ones")
+    one = numpy_helper.from_array(np.ones(1, np.int64))
+    put_first(
+        model,
+        helper.make_node("Shape", ["attention_mask"], ["mask_shape"]),
+        helper.make_node("ConstantOfShape", ["mask_shape"], ["all_ones"], value=one),
+    )
+
+
+def count_positions(model: onnx.ModelProto) -> None:
+    """Take positions from the length of the past instead of an input."""
+    replace_input(model, "position_ids", "counted")
+    (positions,) = [value for value in model.graph.input if value.name == "position_ids"]
+    model.graph.input.remove(positions)
+    for name, value in (("axis", [0]), ("step", 1), ("third", 2), ("second", 1)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+    put_first(
+        model,
+        helper.make_node("Shape", ["past_key_values.0.key"], ["past_shape"]),
+        helper.make_node("Gather", ["past_shape", "third"], ["past_length"]),
+        helper.make_node("Shape", ["input_ids"], ["ids_shape"]),
+        helper.make_node("Gather", ["ids_shape", "second"], ["new_length"]),
+        helper.make_node("Add", ["past_length", "new_length"], ["end"]),
+        helper.make_node("Range", ["past_length", "end", "step"], ["new_places"]),
+        helper.make_node("Unsqueeze", ["new_places", "axis"], ["counted"]),
+    )
+
+
+def replace_input(model: onnx.ModelProto, old: str, new: str) -> None:
+    """Let every node that reads `old` read `new`."""
+    for node in model.graph.node:
+        names = [new if name == old else name for name in node.input]
+        del node.input[:]
+        node.input.extend(names)
+
+
+def put_first(model: onnx.ModelProto, *nodes: onnx.NodeProto) -> None:
+    """Put nodes before all others."""
+    rest = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *rest])
 
 
 def open_session(graph: Path, threads: int = 1) -> Session:

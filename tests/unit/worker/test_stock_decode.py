@@ -5,15 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from tests.unit.worker.decoders import open_session, write_decoder, write_stock
+from tests.unit.worker.decoders import (
+    Change,
+    count_positions,
+    ignore_mask,
+    open_session,
+    put_first,
+    replace_input,
+    write_decoder,
+    write_stock,
+)
 from worker.decode import DecodeEngine, SequenceStep
 from worker.engine import DenseStep, KvArena, RunToken
 from worker.errors import InvalidInput, ModelLoadError, RunTerminated
 from worker.models.decoder import Architecture, Decoder
 from worker.models.synthetic_decoder import tiny_decoder
-from worker.stock_decode import StockDecodeEngine
+from worker.stock_decode import PROBE_BLOCKS, StockDecodeEngine, bears_filling, runs_of
 
 BLOCKS = 24
 
@@ -155,3 +165,86 @@ def test_dense_tensors_of_another_shape_are_refused() -> None:
         step.gather(5, good, good, threads=1)
     with pytest.raises(InvalidInput, match="closed"):
         step.commit()
+
+
+def parts_of(*shapes: tuple[int, int]) -> list[SequenceStep]:
+    """Parts of (tokens, past) each."""
+    return [SequenceStep([5] * tokens, past, ()) for tokens, past in shapes]
+
+
+def test_sequences_with_as_many_new_tokens_run_together() -> None:
+    plan = parts_of((1, 40), (20, 0), (1, 90), (20, 16), (1, 0))
+    together = runs_of(plan, filled=True, most_tokens=10_000)
+    assert together == [(2, 0, 4), (3, 1)]
+    apart = runs_of(plan, filled=False, most_tokens=10_000)
+    assert sorted(apart) == [(0,), (1,), (2,), (3,), (4,)]
+    alike = runs_of(parts_of((1, 7), (1, 9), (1, 7)), filled=False, most_tokens=10_000)
+    assert alike == [(1,), (0, 2)]
+
+
+def test_a_run_is_no_larger_than_it_may_be_but_for_a_single_sequence() -> None:
+    plan = parts_of((1, 99), (1, 99), (1, 9), (1, 9), (1, 9), (1, 400))
+    # The longest by itself, then two of 100 with a short one filled up to 100.
+    assert runs_of(plan, filled=True, most_tokens=300) == [(5,), (0, 1, 2), (3, 4)]
+
+
+def test_a_graph_that_counts_its_own_positions_runs_equal_pasts_together(tmp_path: Path) -> None:
+    decoder = tiny_decoder("gpt2")
+    session = open_session(write_stock(tmp_path, decoder, count_positions))
+    stock = StockDecodeEngine(
+        session,
+        make_arena(decoder),
+        vocabulary=decoder.config.vocabulary,
+        context=decoder.config.context,
+    )
+    paged = DecodeEngine(
+        open_session(write_decoder(tmp_path, decoder)),
+        make_arena(decoder),
+        vocabulary=decoder.config.vocabulary,
+        context=decoder.config.context,
+    )
+    for plan in plans():
+        found, expected = stock.step(plan), paged.step(plan)
+        assert np.abs(found.logits - expected.logits).max() < 1e-3
+
+
+def bears(folder: Path, change: Change | None, context: int = 64) -> bool:
+    """Whether the changed stock graph bears filling."""
+    decoder = tiny_decoder()
+    config = decoder.config
+    session = open_session(write_stock(folder, decoder, change))
+
+    def make_engine(filled: bool) -> StockDecodeEngine:
+        arena = KvArena(
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            blocks=PROBE_BLOCKS,
+            half=False,
+        )
+        return StockDecodeEngine(
+            session, arena, vocabulary=config.vocabulary, context=context, filled=filled
+        )
+
+    return bears_filling(make_engine, vocabulary=config.vocabulary, context=context)
+
+
+def test_whether_pasts_may_be_filled_up_is_tried(tmp_path: Path) -> None:
+    assert bears(tmp_path, None)
+    assert not bears(tmp_path, ignore_mask)
+    # Without a past of two tokens there is nothing to tell them apart by.
+    assert not bears(tmp_path, None, context=2)
+
+
+def test_keys_of_another_type_are_refused(tmp_path: Path) -> None:
+    def halve(model: onnx.ModelProto) -> None:
+        past = next(v for v in model.graph.input if v.name == "past_key_values.0.key")
+        past.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+        replace_input(model, past.name, "wide_keys")
+        to = onnx.TensorProto.FLOAT
+        put_first(model, onnx.helper.make_node("Cast", [past.name], ["wide_keys"], to=to))
+
+    decoder = tiny_decoder()
+    session = open_session(write_stock(tmp_path, decoder, halve))
+    with pytest.raises(ModelLoadError, match=r"as float32 \[batch, kv_heads"):
+        StockDecodeEngine(session, make_arena(decoder), vocabulary=97, context=64)

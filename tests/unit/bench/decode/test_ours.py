@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bench.decode.grid import kv_bytes, step_grid
+from bench.decode.grid import cached_token_bytes, step_grid
 from bench.decode.ours import EngineSubject, open_variant, variants_of
 from bench.decode.plot import plot_decode
 from bench.decode.run import DecodeBenchError, DecodeSettings, run_decode
 from bench.decode.stock import GPT2, StockSettings, against_stock
-from worker.models.manifest import load_manifest
+from worker.models.importer import ImportOptions, import_model
+from worker.models.manifest import KvGeometry, load_manifest
+from worker.models.progress import Silent
 from worker.models.synthetic import build_synthetic
-from worker.models.synthetic_generator import build_tiny_generator
+from worker.models.synthetic_generator import build_tiny_generator, write_tiny_export
 
 TINY = replace(
     GPT2, layers=2, hidden=96, heads=6, kv_heads=6, head_dim=16, intermediate=192, vocabulary=150
@@ -63,7 +65,9 @@ def test_a_grid_has_every_batch_and_length_against_the_floor(subject: EngineSubj
     for point in points:
         assert point["floor_ms"] == pytest.approx(point["batch"])
         assert point["bandwidth_fraction"] == pytest.approx(point["floor_ms"] / point["ms"])
-    assert kv_bytes(30, 3, 64) == 2 * 30 * 3 * 64 * 2
+    kv = KvGeometry(30, 3, 64)
+    assert cached_token_bytes(kv, "paged") == 2 * 30 * 3 * 64 * 2
+    assert cached_token_bytes(kv, "dense") == 2 * 30 * 3 * 64 * 4
 
 
 def test_what_a_step_reads_is_a_variants_own_weights(folder: Path) -> None:
@@ -117,3 +121,15 @@ def test_a_run_has_a_picture(folder: Path, tmp_path: Path) -> None:
     )
     plot_decode(report, tmp_path / "decode.png")
     assert (tmp_path / "decode.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_a_stock_graph_the_share_of_copying_is_told(tmp_path: Path) -> None:
+    source = write_tiny_export(tmp_path / "export", context=1024)
+    manifest = import_model(source, tmp_path / "r", ImportOptions(name="stock"), Silent())
+    settings = DecodeSettings(
+        threads=1, rounds=1, steps=1, grid_steps=1, batches=(1, 2), lengths=(8, 16), stock=False
+    )
+    folder = tmp_path / "r" / "stock"
+    report = run_decode(settings, folder, manifest, [], lambda text: None, lambda text: None)
+    assert 0 < report.summary["moved_share_orchid-fp32_b2_16"] < 1
+    assert report.summary["bandwidth_fraction_b1"] > 0

@@ -10,17 +10,26 @@ import pytest
 
 from worker.engine import RunToken, Session
 from worker.errors import ModelLoadError
-from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine
+from worker.generation.kind import (
+    DecodeKind,
+    DecodeParts,
+    DecodeSettings,
+    LoadedDecoder,
+    OnEngine,
+)
 from worker.generation.loop import DecodeLoop
 from worker.generation.warmup import DecodeWarmup
 from worker.host import ModelHost
 from worker.loop import Clocks
 from worker.memory import MemoryRoom
+from worker.models.importer import ImportOptions, import_model
+from worker.models.progress import Silent
 from worker.models.synthetic import build_synthetic
-from worker.models.synthetic_generator import build_tiny_generator
+from worker.models.synthetic_generator import build_tiny_generator, write_tiny_export
 from worker.refusals import InsufficientMemory
 from worker.scheduling.cost import StepCost
 from worker.scheduling.policies import SLO
+from worker.stock_decode import StockDecodeEngine
 from worker.warm_profiles import HostProfiles
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 2
@@ -32,6 +41,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_tiny_generator(repository, "chat", precisions=("fp32", "int8", "q4"))
     build_tiny_generator(repository, "plain")
     build_synthetic(repository, "tiny")
+    source = write_tiny_export(tmp_path_factory.mktemp("export"))
+    import_model(source, repository, ImportOptions(name="stock"), Silent())
     return repository
 
 
@@ -118,7 +129,11 @@ def test_a_second_variant_of_a_model_is_refused(bench: MakeBench) -> None:
 
 def test_each_class_of_worker_skips_the_others_models(bench: MakeBench) -> None:
     host = bench().host
-    assert [name for name in host.available_models() if host.serves(name)] == ["chat", "plain"]
+    assert [name for name in host.available_models() if host.serves(name)] == [
+        "chat",
+        "plain",
+        "stock",
+    ]
     with pytest.raises(ModelLoadError, match="model 'tiny' does not generate text"):
         host.load("tiny")
 
@@ -163,3 +178,17 @@ def test_loads_end_when_the_worker_stops(bench: MakeBench) -> None:
     stopping.loop.stop()
     with pytest.raises(Exception, match="the worker is stopping"):
         stopping.host.load("plain")
+
+
+def test_a_stock_graph_gets_an_arena_of_float32_and_room_for_its_copies(bench: MakeBench) -> None:
+    tight = bench(arena_bytes=1 << 20)
+    tight.host.load("stock")
+    # Float32 in the arena, and once more in what goes into a run and in what comes out.
+    token_bytes = 3 * (2 * 2 * 2 * 16 * 4)
+    assert tight.arena_tokens("stock") == (1 << 20) // (16 * token_bytes) * 16
+    loaded = tight.host.admit("stock", "stock")
+    assert isinstance(loaded, LoadedDecoder)
+    assert isinstance(loaded.engine, StockDecodeEngine)
+    assert loaded.engine.arena.stats().bytes == tight.arena_tokens("stock") * token_bytes // 3
+    assert loaded.decode is not None and loaded.decode.token_bytes == token_bytes
+    assert loaded.decode.cost is not None
