@@ -60,6 +60,7 @@ PACKAGES = {
         "histogram.py",
         "measures.py",
         "decode.py",
+        "stock_decode.py",
         "jobs.py",
         "loop.py",
         "runs.py",

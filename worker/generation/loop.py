@@ -269,6 +269,7 @@ class DecodeLoop:
             if busy and waited <= _PATIENCE_NS:
                 return False
             call = self._background.popleft()
+        self._steps.tell_held()
         call.run()
         return True
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from worker.decode import StepLogits
 from worker.errors import EngineFault, RunTerminated, WorkerError
@@ -24,6 +24,11 @@ from worker.loop import Clocks
 from worker.scheduling.records import Ended, Reason, Step
 
 log = logging.getLogger(__name__)
+
+# A piece of an answer waits for the next while that takes no more than this part of the token
+# target, and no longer than a reader sees: a message costs as much CPU as choosing its token.
+_HELD_SHARE: Final = 0.5
+_LONGEST_HELD_NS: Final = 25_000_000
 
 
 class Steps:
@@ -40,6 +45,9 @@ class Steps:
         self._open = opened
         self._clocks = clocks
         self._make_token = make_token
+        # The engine thread's: since when pieces wait to be told together, 0 for none, and how long.
+        self._held_ns = 0
+        self._patience_ns = 0
         # Guarded by the lock: the step that runs and what it runs for, and totals of all.
         self._running: tuple[Token, list[Generation]] | None = None
         self._run_ns = 0
@@ -58,6 +66,13 @@ class Steps:
             if not any(member.wanted for member in members):
                 token.terminate()
 
+    def tell_held(self) -> None:
+        """Tells what waits for more of its answer; on the engine thread, without the lock."""
+        if self._held_ns:
+            self._held_ns = 0
+            with self._lock:
+                self._open.flush()
+
     def forget(self) -> None:
         """Nothing runs, whatever became of the last step. Under the lock."""
         self._running = None
@@ -67,8 +82,10 @@ class Steps:
         now_ns = self._clocks.now_ns()
         step = lane.plan(now_ns)
         if step is None:
+            self.tell_held()
             return False
         if step.ended:
+            self._held_ns = 0
             with self._lock:
                 for ended in step.ended:
                     self._ended(lane, ended)
@@ -83,12 +100,15 @@ class Steps:
         recorded = any(member.trace is not None for member in members)
         shares = _shares(lane, step) if recorded else {}
         token = self._make_token()
+        if now_ns + step.predicted_ns - self._held_ns > self._patience_ns:
+            self.tell_held()
         with self._lock:
-            self._admit(lane, members, now_ns)
+            admitted = self._admit(lane, members, now_ns)
             self.expired_executed += sum(_late(member, now_ns) for member in members)
             self._running = (token, members)
             self.terminate_unwanted()
-            self._open.flush()
+            if admitted:
+                self._open.flush()
         cpu_before, began_ns = self._clocks.cpu_ns(), self._clocks.now_ns()
         logits = self._run(lane, step, members, token)
         ended_ns, cpu_ns = self._clocks.now_ns(), self._clocks.cpu_ns() - cpu_before
@@ -144,20 +164,23 @@ class Steps:
             self._open.flush()
         return None
 
-    def _admit(self, lane: Lane, members: list[Generation], now_ns: int) -> None:
+    def _admit(self, lane: Lane, members: list[Generation], now_ns: int) -> bool:
+        """Tells members of their admission; whether there were any to be told."""
+        admitted = False
         for member in members:
             if not member.admitted and not member.closed:
-                member.admitted = True
+                member.admitted = admitted = True
                 if member.trace is not None:
                     member.trace.admitted_ns = now_ns
                 cached = lane.scheduler.cached_tokens(next(iter(member.answers)))
                 queue_ns = now_ns - member.call.arrived_ns
                 self._open.tell(member, Admitted(len(member.call.prompt), cached, queue_ns))
+        return admitted
 
     def _commit(self, lane: Lane, step: Step, logits: StepLogits, account: _Account) -> None:
         """Chooses tokens, tells them, and lets the scheduler know of both."""
         tokens: dict[int, int] = {}
-        over: list[tuple[int, Generation]] = []
+        told = _Told()
         rows = iter(logits.logits)
         for part in step.parts:
             if not part.wants_logits:
@@ -166,25 +189,32 @@ class Steps:
             tokens[part.sequence_id] = 0
             generation = lane.owners.get(part.sequence_id)
             if generation is not None:
-                tokens[part.sequence_id] = self._choose(generation, part.sequence_id, row, over)
+                tokens[part.sequence_id] = self._choose(generation, part.sequence_id, row, told)
         now_ns, took_ns = self._clocks.now_ns(), account.run_ns
         for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
             lane.end(ended.sequence_id, ended.record)
         if account.shares:
             self._note(account, now_ns, len(step.parts))
         with self._lock:
-            for sequence_id, generation in over:
+            for sequence_id, generation in told.over:
                 lane.finish(sequence_id)
                 self._open.settle(generation, self.cpu_share)
-            # One wake-up for all tokens of the step.
-            self._open.flush()
+            if told.patience_ns <= 0:
+                # One wake-up for all tokens of the step, and of those before that waited.
+                self._held_ns = 0
+                self._open.flush()
+                return
+        if self._held_ns:
+            self._patience_ns = min(self._patience_ns, told.patience_ns)
+        else:
+            self._held_ns, self._patience_ns = now_ns, told.patience_ns
 
     def _choose(
         self,
         generation: Generation,
         sequence_id: int,
         row: Row,
-        over: list[tuple[int, Generation]],
+        told: _Told,
     ) -> int:
         """The next token of an answer, which is told; 0 when nobody wants one any more."""
         # Held for one choice: a caller who ends meanwhile waits no longer.
@@ -196,11 +226,15 @@ class Steps:
                 token, piece = answer.choose(row)
             except EngineFault as fault:
                 self._open.fail(generation, fault)
+                told.patience_ns = 0
                 return 0
+            target_ns = generation.call.token_target_ns if generation.started else 0
+            told.patience_ns = min(told.patience_ns, int(_HELD_SHARE * target_ns))
             generation.started = True
             self._open.tell_piece(generation, answer, piece)
             if answer.ended:
-                over.append((sequence_id, generation))
+                told.over.append((sequence_id, generation))
+                told.patience_ns = 0
             return token
 
     def _ended(self, lane: Lane, ended: Ended) -> None:
@@ -214,6 +248,14 @@ class Steps:
             self._open.settle(generation, self.cpu_share)
         else:
             self._open.fail(generation, lane.refusal_of(ended))
+
+
+class _Told:
+    """What a step says: the answers that are over, and how long the pieces may wait for more."""
+
+    def __init__(self) -> None:
+        self.over: list[tuple[int, Generation]] = []
+        self.patience_ns = _LONGEST_HELD_NS
 
 
 class _Share(NamedTuple):

@@ -128,9 +128,8 @@ def try_decoder(session: Session, generation: Generation) -> None:
 
 def _vocabulary(signature: Signature, config: Mapping[str, Any], known: int) -> int:
     """Return the width of the logits, which has a place for each token of the tokenizer."""
-    width = next(spec.shape[-1] for spec in signature.outputs if spec.name == "logits")
-    if width < 1:
-        width = config.get("vocab_size", 0)
+    told = next(spec.shape[-1] for spec in signature.outputs if spec.name == "logits")
+    width = told if told > 0 else config.get("vocab_size")
     if not isinstance(width, int) or width < 1:
         raise CheckpointError(
             "the size of the vocabulary",

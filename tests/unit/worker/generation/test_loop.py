@@ -93,12 +93,17 @@ class HeldEngine:
 class Bench:
     """A loop with one lane; events are kept by generation, delivered on the loop's own wake-up."""
 
-    def __init__(self, blocks: int = 64, chunk: int = 32) -> None:
+    def __init__(
+        self,
+        blocks: int = 64,
+        chunk: int = 32,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.engine = HeldEngine(blocks)
         self.events: dict[int, list[GenerationEvent]] = {}
         self._heard = threading.Condition()
         self.loop = DecodeLoop(
-            clocks=Clocks(time.monotonic_ns, time.thread_time_ns),
+            clocks=Clocks(now_ns, time.thread_time_ns),
             make_token=HeldToken,
             wake=self._wake,
         )
@@ -124,7 +129,12 @@ class Bench:
             self._heard.notify_all()
 
     def open(
-        self, number: int, prompt: int = 8, most: int = 1000, due_ns: int | None = None
+        self,
+        number: int,
+        prompt: int = 8,
+        most: int = 1000,
+        due_ns: int | None = None,
+        token_target_ns: int = 0,
     ) -> Generation:
         call = GenerationCall(
             number,
@@ -135,9 +145,16 @@ class Bench:
             limits=Limits(max_tokens=most),
             tenant=str(number),
             deadline_ns=due_ns,
+            token_target_ns=token_target_ns,
         )
         self.events[number] = []
         return self.loop.open(call, self.events[number].extend)
+
+    def waiting(self) -> int:
+        """Events that the event loop has not been woken for; to be asked while a step is held."""
+        with self.loop._lock:
+            waiting = self.loop._open
+            return 0 if waiting._signalled else sum(len(each) for _, each in waiting._outbox)
 
     def step(self) -> Step:
         """The next step that runs."""
@@ -407,3 +424,4 @@ def test_answers_of_one_prompt_are_accounted_together(bench: Bench) -> None:
     finished = [event.index for event in bench.events[2] if isinstance(event, Finished)]
     assert sorted(finished) == [0, 1, 2]
     bench.settled()
+
