@@ -26,6 +26,8 @@ _FILE = "austen-novels.json"
 # Of the novels' UTF-8 text, so that it does not matter how a release packs them.
 SHA256 = "1f48a6d7751aa60776b8aacf34d3b6898c46f4ee0fd103d733dd04f45e761841"
 _CHARACTERS, _STRINGS = 9, 16
+# Of a network that does not answer: a build goes on without the text.
+_PATIENCE = ("-o", "Acquire::http::Timeout=20", "-o", "Acquire::Retries=1")
 
 
 def fetch_novels(root: Path, progress: Progress) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ def _kept(target: Path) -> tuple[str, ...] | None:
 def _download() -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="orchid-novels-") as scratch:
         folder = Path(scratch)
-        _run(["apt-get", "download", "--quiet", PACKAGE], folder)
+        _run(["apt-get", "download", "--quiet", *_PATIENCE, PACKAGE], folder)
         files = sorted(folder.glob(f"{PACKAGE}_*.deb"))
         if not files:
             raise PackageError(f"a package file of {PACKAGE}", "none", _REMEDY)
