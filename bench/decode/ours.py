@@ -112,9 +112,7 @@ class EngineSubject:
         began = time.perf_counter()
         step = self._engine.step(plan)
         self._tokens = step.logits.argmax(axis=-1).tolist()
-        return TimedStep(
-            time.perf_counter() - began, step.attention_ns / 1e9, step.moved_ns / 1e9
-        )
+        return TimedStep(time.perf_counter() - began, step.attention_ns / 1e9, step.moved_ns / 1e9)
 
     def _fill(self, cached: int) -> None:
         """Cache `cached` tokens of every sequence."""

@@ -33,9 +33,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalCluster]:
+def cluster(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One decode worker on that."""
     spec = ClusterSpec(
         workers=0,

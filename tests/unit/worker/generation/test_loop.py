@@ -424,4 +424,3 @@ def test_answers_of_one_prompt_are_accounted_together(bench: Bench) -> None:
     finished = [event.index for event in bench.events[2] if isinstance(event, Finished)]
     assert sorted(finished) == [0, 1, 2]
     bench.settled()
-
