@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,12 +62,33 @@ def mix(
         prefilling.remove(anchor)
         prefilling.insert(0, anchor)
         budget = max(1, budget)
-    for sequence in prefilling:
+    return shares + fill(prefilling, budget, now_ns + beat.step_ns, cost.token_ns)
+
+
+def fill(
+    prompts: Sequence[DecodeSequence], budget: int, end_ns: float, token_ns: float
+) -> list[Share]:
+    """As much of these prompts, in their order, as `budget` tokens allow.
+
+    A prompt that ends in this step has its first token when the step ends: nothing is computed
+    beside it that would make that late. `end_ns` is when a step without prompts would end.
+    """
+    shares = []
+    due_ns = math.inf
+    for sequence in prompts:
         count = min(budget, sequence.outstanding)
+        if due_ns < math.inf:
+            count = min(count, int((due_ns - end_ns) / token_ns))
         if count < 1:
             break
         shares.append(Share(sequence, count))
         budget -= count
+        end_ns += token_ns * count
+        first_due_ns = sequence.first_due_ns
+        ends = count == sequence.outstanding and not sequence.generated
+        # Who is late whatever happens holds nobody up.
+        if ends and first_due_ns >= end_ns:
+            due_ns = min(due_ns, first_due_ns)
     return shares
 
 

@@ -57,12 +57,23 @@ def test_logits_are_those_of_transformers_however_a_prompt_is_cut(
 ) -> None:
     decoder = golden_decoder(family)
     arena, blocks = fp32_arena(decoder, max(LENGTHS))
-    sizes = {"vocabulary": decoder.config.vocabulary, "context": decoder.config.context}
     engine: DecodeEngine | StockDecodeEngine
     if form == "paged":
-        engine = DecodeEngine(open_session(write_decoder(tmp_path, decoder)), arena, **sizes)
+        session = open_session(write_decoder(tmp_path, decoder))
+        engine = DecodeEngine(
+            session,
+            arena,
+            vocabulary=decoder.config.vocabulary,
+            context=decoder.config.context,
+        )
     else:
-        engine = StockDecodeEngine(open_session(write_stock(tmp_path, decoder)), arena, **sizes)
+        session = open_session(write_stock(tmp_path, decoder))
+        engine = StockDecodeEngine(
+            session,
+            arena,
+            vocabulary=decoder.config.vocabulary,
+            context=decoder.config.context,
+        )
     for length in LENGTHS:
         tokens, past, rows = prompt(length), 0, []
         # A chunk ends behind each golden place, so they are of one, several and many tokens.

@@ -11,7 +11,7 @@ from worker.scheduling.pace import Beat, Pace
 from worker.scheduling.policies import SLO
 from worker.scheduling.records import Reason, Refused, Step
 from worker.scheduling.sequences import DecodeSequence
-from worker.scheduling.step_plan import chunk_budget
+from worker.scheduling.step_plan import chunk_budget, fill
 
 _TARGETS = {"first_token_target_ns": 2000 * MS, "token_target_ns": 50 * MS}
 
@@ -75,6 +75,27 @@ def test_a_chunk_is_what_the_tightest_pace_leaves() -> None:
     assert chunk_budget(Beat(20.0, (easy,)), 1.5, 128) == 128
     assert chunk_budget(Beat(20.0, (Pace(-5.0, 50.0, 9.0),)), 1.5, 128) == 0
     assert chunk_budget(Beat(20.0, ()), 1.5, 128) == 128
+
+
+def test_nothing_is_read_beside_a_prompt_that_would_make_it_late() -> None:
+    def prompts(first_due: int) -> list[DecodeSequence]:
+        due = (first_due, 900, 0)
+        return [
+            DecodeSequence(arrival(n, prompt=100, first_token_target_ns=t * MS), 8, n)
+            for n, t in enumerate(due)
+        ]
+
+    def counts(first_due: int, budget: int = 256) -> list[int]:
+        # A step without prompts ends at 20 ms, a token takes 1 ms: the first alone ends at 120 ms.
+        return [share.tokens for share in fill(prompts(first_due), budget, 20.0 * MS, 1.0 * MS)]
+
+    assert counts(400) == [100, 100, 56]
+    assert counts(190) == [100, 70]
+    assert counts(120) == [100]
+    # Late whatever happens: nobody waits for it.
+    assert counts(119) == [100, 100, 56]
+    # It does not end in this step.
+    assert counts(120, budget=60) == [60]
 
 
 def test_prompts_have_the_time_that_steps_leave() -> None:
