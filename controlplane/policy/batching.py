@@ -11,7 +11,7 @@ from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import Shape
 
 # So many followers in a row that do not fit end the search.
-_MISSES = 4
+MISSES = 4
 
 # A member must save at least this share of what it costs to run alone.
 PAYING_SHARE = 0.1
@@ -92,7 +92,7 @@ def grow(head: Member, followers: Iterable[Member], run: Run, limit: int) -> lis
     slack, deadline, ahead = head.slack_ns, head.deadline_ns, run.ahead_ns
     misses = 0
     for place, follower in enumerate(followers):
-        if misses == _MISSES:
+        if misses == MISSES:
             break
         misses += 1
         if not pays(run.profile, follower.shape):

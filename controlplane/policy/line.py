@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from controlplane.policy.batching import MISSES, pays
 from controlplane.policy.edf import EdfQueue
 from controlplane.policy.entries import Entry
 from controlplane.policy.ledgers import QueuedWork
@@ -97,6 +98,23 @@ class Line:
         if head is not None:
             yield head
             yield from self.after_head(limit - 1)
+
+    def has_company(self, number: int, limit: int) -> bool:
+        """Whether sharing a run of this variant pays for any that `batching.grow` would come to.
+
+        Short requests stand mostly among longer ones: their sizes alone say that none joins.
+        """
+        candidate = self._table.candidates[number]
+        profile, tokenizer = candidate.profile, candidate.tokenizer
+        left = MISSES
+        for entry in self.first(2 * limit):
+            if entry.mask >> number & 1:
+                if pays(profile, entry.request.shapes[tokenizer]):
+                    return True
+                left -= 1
+                if not left:
+                    return False
+        return False
 
     def runnable(self, mask: int) -> Iterator[Entry]:
         """The entries, in order, that a worker with these variants can answer."""

@@ -289,6 +289,8 @@ class Pool:
         limit: int,
     ) -> list[Entry]:
         candidate = self.table.candidates[number]
+        if self.tenancy is None and not self.line.has_company(number, limit):
+            return []
         mates: list[Entry] = []
         apart: list[Entry] = []
 
