@@ -23,7 +23,7 @@ from controlplane.rpc.generate_worker import read_event
 from controlplane.rpc.status import INTERNAL, status_of
 from controlplane.rpc.wire import read_done, read_hello, read_load, read_models
 from controlplane.security.identities import IdentityFault, read_identities
-from protos.inference import oip_pb2
+from protos import codec
 from protos.orchid.v1 import fleet_pb2, inference_pb2, worker_pb2
 from worker.errors import WorkerError
 from worker.models.errors import ModelError
@@ -109,12 +109,16 @@ def _asked(here: House, read: Callable[[], Ask]) -> None:
 
 
 def _oip(here: House, data: bytes) -> None:
-    message = _decoded(oip_pb2.ModelInferRequest, data)
+    message = here.reader.read(data)
+    if isinstance(message, codec.Undecodable):
+        raise Undecodable
 
     def read() -> Ask:
-        view = here.catalogue.view(message.model_name, message.model_version)
-        return oip_request.read_infer(message, view)[0]
+        view = here.catalogue.view(message.head.model, message.head.version)
+        return oip_request.read_message(message, view)[0]
 
+    _asked(here, read)
+    # Another request of the same head is read by what is known of it now.
     _asked(here, read)
 
 

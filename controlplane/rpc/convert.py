@@ -158,21 +158,27 @@ def token_rows(ids: TensorValue, mask: TensorValue | None) -> TokenRows:
         raise InvalidRequest(
             f"input {shown(ids.name)} has shape {list(ids.shape)}; accepted: [N, L] or [L]"
         )
-    # Read as unsigned, a negative id is one that is far too high.
-    rows = np.frombuffer(ids.data, _UNSIGNED[ids.dtype])
-    high = int(_highest(rows))
-    if high > _HIGHEST_ID:
-        raise InvalidRequest(
-            f"input {shown(ids.name)} holds a negative id or one above {_HIGHEST_ID}"
-        )
+    data, high = id_bytes(ids.name, ids.dtype, ids.data)
     width = ids.shape[-1]
     if mask is None:
-        lengths = (width,) * (len(rows) // width)
-        data = ids.data if ids.dtype == "int32" else rows.astype("<u4").tobytes()
-        return TokenRows(data, lengths, high)
+        return TokenRows(data, (width,) * (len(data) // 4 // width), high)
     kept = _kept(mask, ids)
     lengths = tuple(kept.sum(axis=1).tolist())
-    return TokenRows(rows.reshape(-1, width)[kept].astype("<u4").tobytes(), lengths, high)
+    rows = np.frombuffer(data, "<u4").reshape(-1, width)
+    return TokenRows(rows[kept].tobytes(), lengths, high)
+
+
+def id_bytes(name: str, dtype: str, data: bytes) -> tuple[bytes, int]:
+    """Token ids of an integer type as little-endian int32, and the highest of them.
+
+    Raises InvalidRequest when one is negative or too high.
+    """
+    # Read as unsigned, a negative id is one that is far too high.
+    ids = np.frombuffer(data, _UNSIGNED[dtype])
+    high = int(_highest(ids))
+    if high > _HIGHEST_ID:
+        raise InvalidRequest(f"input {shown(name)} holds a negative id or one above {_HIGHEST_ID}")
+    return data if dtype == "int32" else ids.astype("<u4").tobytes(), high
 
 
 def _kept(mask: TensorValue, ids: TensorValue) -> NDArray[np.bool_]:

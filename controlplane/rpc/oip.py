@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from controlplane.errors import InvalidRequest, NotFound, Unavailable
@@ -17,7 +17,8 @@ from controlplane.rpc.oip_describe import (
     metadata,
     statistics,
 )
-from controlplane.rpc.oip_request import read_infer
+from controlplane.rpc.oip_message import InferMessage, MessageReader, whole
+from controlplane.rpc.oip_request import read_message
 from controlplane.rpc.oip_response import OipWriter
 from controlplane.rpc.oip_stream import OipDialect
 from controlplane.rpc.services import Context, unimplemented
@@ -70,19 +71,26 @@ class OipServicer:
         self._version = version
         self._writer = OipWriter()
         self._dialect = OipDialect(catalogue, self._writer)
+        read = MessageReader().read
+        # How requests are read where nobody changes them on the way here.
+        self.decoders: Mapping[str, Callable[[bytes], object]] = {
+            "ModelInfer": read,
+            "ModelStreamInfer": read,
+        }
 
     async def ModelInfer(
-        self, request: oip_pb2.ModelInferRequest, context: Context
+        self, request: InferMessage | oip_pb2.ModelInferRequest, context: Context
     ) -> oip_pb2.ModelInferResponse | bytes:
         """Answer one request."""
         now_ns = self._intake.now_ns
         arrived_ns = now_ns()
-        view = self._catalogue.view(request.model_name, request.model_version)
+        message = request if isinstance(request, InferMessage) else whole(request)
+        view = self._catalogue.view(message.head.model, message.head.version)
         try:
-            ask, wanted = read_infer(request, view)
+            ask, wanted = read_message(message, view)
             answer = await self._intake.answer(ask, arrived_ns, context)
             answered_ns = now_ns()
-            response = self._writer.unary(answer, request.id, wanted)
+            response = self._writer.unary(answer, message.id, wanted)
         except BaseException:
             view.counters.failed(now_ns() - arrived_ns)
             raise

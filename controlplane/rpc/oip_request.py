@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from controlplane.errors import InvalidRequest
-from controlplane.policy.records import RequestClass, TensorValue
+from controlplane.policy.records import RequestClass, TensorValue, TokenPayload
 from controlplane.rpc.asks import (
     LIMITS,
     MAX_NAME,
@@ -21,7 +20,17 @@ from controlplane.rpc.asks import (
     token_ask,
 )
 from controlplane.rpc.catalogue import ModelView
-from controlplane.rpc.convert import STRING, check_zeros, read_oip, read_strings, token_rows
+from controlplane.rpc.convert import (
+    BY_OIP,
+    STRING,
+    check_zeros,
+    id_bytes,
+    read_oip,
+    read_strings,
+    token_rows,
+    unframe,
+)
+from controlplane.rpc.oip_message import RAW, TYPED, InferMessage, Plan, Wanted, whole
 from controlplane.rpc.status import listed, shown
 from protos.inference.oip_pb2 import InferParameter, ModelInferRequest
 
@@ -34,22 +43,6 @@ TEXT_INPUTS = (TEXT, IDS, MASK, TYPES)
 _WHOLE = ("int64", "int32")
 _MASKS = (*_WHOLE, "bool")
 _SHARED_MEMORY = "shared_memory_region"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """How the answer is to be written.
-
-    `outputs` maps each requested output to the number of classes to rank it by, 0 for
-    the tensor itself; None asks for all outputs. `typed` asks for typed contents.
-    """
-
-    outputs: Mapping[str, int] | None
-    typed: bool
-
-
-RAW = Wanted(None, typed=False)
-TYPED = Wanted(None, typed=True)
 
 
 class _Settings(NamedTuple):
@@ -68,17 +61,74 @@ _STRINGS = frozenset(
 
 
 def read_infer(request: ModelInferRequest, view: ModelView) -> tuple[Ask, Wanted]:
+    """The same as `read_message` for a request that protobuf has read."""
+    return read_message(whole(request), view)
+
+
+def read_message(message: InferMessage, view: ModelView) -> tuple[Ask, Wanted]:
     """The ask of a request and how its answer is to be written.
 
     Raises InvalidRequest, NotFound (variant, tokenizer), Unavailable or TooLate; each names
     what was sent and what is accepted.
     """
+    head, raw = message.head, message.raw
+    plan = head.plan
+    if plan is not None and head.view is view:
+        known = _by_plan(plan, raw, view)
+        if known is not None:
+            return known, plan.wanted
+    ask, wanted = _read(head.message, raw, view)
+    if head.kept:
+        head.view, head.plan = view, _plan(head.message, raw, ask, wanted)
+    return ask, wanted
+
+
+def _plan(
+    request: ModelInferRequest, raw: Sequence[bytes], ask: Ask, wanted: Wanted
+) -> Plan | None:
+    """How requests with this head are read from now on; None when each is read anew."""
+    if len(raw) != 1 or not ask.view.takes_text:
+        return None
+    tensor = request.inputs[0]
+    plan = Plan(ask.klass, ask.deadline_ns, wanted, tensor.name, len(ask.texts))
+    if ask.texts:
+        return plan
+    assert isinstance(ask.payload, TokenPayload)
+    tokenizer = next(iter(ask.payload.ids))
+    return plan._replace(
+        tokenizer=tokenizer,
+        dtype=BY_OIP[tensor.datatype].dtype,
+        size=len(raw[0]),
+        lengths=ask.payload.lengths,
+        shapes=ask.shapes,
+    )
+
+
+def _by_plan(plan: Plan, raw: Sequence[bytes], view: ModelView) -> Ask | None:
+    """An ask with a known head; None for contents that do not fit it, which reading names."""
+    if len(raw) != 1:
+        return None
+    data = raw[0]
+    tokenizer = plan.tokenizer
+    if not tokenizer:
+        strings = unframe(plan.name, data, plan.texts)
+        check_texts(strings)
+        texts = read_strings(TensorValue(plan.name, STRING, (plan.texts,), strings=strings))
+        return Ask(view, plan.klass, plan.deadline_ns, texts)
+    if len(data) != plan.size:
+        return None
+    ids, highest = id_bytes(plan.name, plan.dtype, data)
+    payload = TokenPayload({tokenizer: ids}, plan.lengths)
+    return Ask(view, plan.klass, plan.deadline_ns, (), payload, plan.shapes, highest)
+
+
+def _read(request: ModelInferRequest, raw: Sequence[bytes], view: ModelView) -> tuple[Ask, Wanted]:
     view.require_inputs()
     settings = _read_parameters(request.parameters) if request.parameters else _NO_SETTINGS
     strings, quality, deadline, _ = settings
     klass = _read_class(strings, quality, view) if strings or quality else NO_CLASS
-    tensors = _read_inputs(request)
-    wanted = _read_wanted(request, view, settings)
+    tensors = _read_inputs(request.inputs, raw)
+    wanted = _read_wanted(request, view, settings, typed=not raw)
     tokenizer = strings.get("tokenizer", "")
     if not view.takes_text:
         if tokenizer:
@@ -113,8 +163,9 @@ def _read_class(strings: Mapping[str, str], quality: float, view: ModelView) -> 
     )
 
 
-def _read_inputs(request: ModelInferRequest) -> tuple[TensorValue, ...]:
-    inputs, raw = request.inputs, request.raw_input_contents
+def _read_inputs(
+    inputs: Sequence[ModelInferRequest.InferInputTensor], raw: Sequence[bytes]
+) -> tuple[TensorValue, ...]:
     if len(inputs) > LIMITS.names:
         raise InvalidRequest(f"{len(inputs)} inputs in one request; at most {LIMITS.names}")
     if not raw:
@@ -246,8 +297,10 @@ def _split(names: str) -> tuple[str, ...]:
     return tuple([name.strip() for name in names.split(",", LIMITS.names) if name.strip()])
 
 
-def _read_wanted(request: ModelInferRequest, view: ModelView, settings: _Settings) -> Wanted:
-    """Requested outputs; the answer is typed when the input was and nothing says otherwise."""
+def _read_wanted(
+    request: ModelInferRequest, view: ModelView, settings: _Settings, *, typed: bool
+) -> Wanted:
+    """Requested outputs; the answer is `typed` as the input was when nothing says otherwise."""
     binary = settings.binary
     outputs: dict[str, int] | None = None
     if request.outputs:
@@ -267,7 +320,8 @@ def _read_wanted(request: ModelInferRequest, view: ModelView, settings: _Setting
             outputs[each.name] = 0
             if each.parameters:
                 outputs[each.name], binary = _read_output(each.name, each.parameters, binary)
-    typed = not binary if binary is not None else not request.raw_input_contents
+    if binary is not None:
+        typed = not binary
     if outputs is None:
         return TYPED if typed else RAW
     return Wanted(outputs, typed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from controlplane.errors import InvalidRequest
 from controlplane.policy.records import Answer, Provenance, TensorValue
@@ -13,15 +14,32 @@ from controlplane.rpc.convert import (
     top_classes,
     write_typed,
 )
-from controlplane.rpc.oip_request import RAW, Wanted
+from controlplane.rpc.oip_message import Wanted
 from controlplane.rpc.status import Status
-from protos.codec import LARGE_BYTES, Part, framed
-from protos.inference.oip_pb2 import ModelInferResponse, ModelStreamInferResponse
+from protos.inference.oip_pb2 import InferParameter, ModelInferResponse, ModelStreamInferResponse
 
 FINAL = "triton_final_response"
 
 # Shapes that vary with every request, such as large batches, would fill the memory.
 _MOST_KEPT = 512
+
+_LENGTH_DELIMITED: Final = 2
+_ID_TAG: Final = bytes((ModelInferResponse.ID_FIELD_NUMBER << 3 | _LENGTH_DELIMITED,))
+_RAW_TAG: Final = bytes(
+    (ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED,)
+)
+_PARAMETER_TAG: Final = bytes(
+    (ModelInferResponse.PARAMETERS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED,)
+)
+_RESPONSE_TAG: Final = bytes(
+    (ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER << 3 | _LENGTH_DELIMITED,)
+)
+# An entry of a map is a message of a key, 1, and a value, 2.
+_KEY_TAG: Final = bytes((1 << 3 | _LENGTH_DELIMITED,))
+_VALUE_TAG: Final = bytes((2 << 3 | _LENGTH_DELIMITED,))
+_INT64_TAG: Final = bytes((InferParameter.INT64_PARAM_FIELD_NUMBER << 3,))
+_UNSIGNED: Final = (1 << 64) - 1
+_SHORT: Final = [bytes((value,)) for value in range(0x80)]
 
 _Common = tuple[str, str, str, str, str, bool, float, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
@@ -40,36 +58,33 @@ class OipWriter:
     def unary(self, answer: Answer, request_id: str, wanted: Wanted) -> ModelInferResponse | bytes:
         """The response to one request, with its provenance and costs as parameters.
 
-        Large contents come in a response that is encoded already.
+        Raw contents come in a response that is encoded already.
         """
         outputs = answer.outputs if wanted.outputs is None else _chosen(answer, wanted)
         common = _common(answer.provenance, outputs)
         known = self._unary.get(common)
         if known is None:
             known = _keep(self._unary, common, _described(common).SerializeToString())
-        response = ModelInferResponse.FromString(known)
-        size = sum([len(tensor.data) for tensor in outputs])
-        if size < LARGE_BYTES or _typed(outputs, wanted):
-            _complete(response, answer, request_id, outputs, wanted)
-            return response
-        _complete(response, answer, request_id, (), RAW)
-        parts: list[Part] = [response.SerializeToString()]
-        for tensor in outputs:
-            parts += framed(response.RAW_OUTPUT_CONTENTS_FIELD_NUMBER, [raw_contents(tensor)])
-        return b"".join(parts)
+        if wanted.typed and all(map(has_typed_form, outputs)):
+            return _typed(known, answer, request_id, outputs)
+        return b"".join(_encoded(known, answer, request_id, outputs))
 
-    def streamed(self, answer: Answer, request_id: str, wanted: Wanted) -> ModelStreamInferResponse:
+    def streamed(
+        self, answer: Answer, request_id: str, wanted: Wanted
+    ) -> ModelStreamInferResponse | bytes:
         """One stream message that holds the only, hence final, response to a request."""
         outputs = answer.outputs if wanted.outputs is None else _chosen(answer, wanted)
         common = _common(answer.provenance, outputs)
         known = self._streamed.get(common)
         if known is None:
-            message = ModelStreamInferResponse(infer_response=_described(common))
-            message.infer_response.parameters[FINAL].bool_param = True
-            known = _keep(self._streamed, common, message.SerializeToString())
-        message = ModelStreamInferResponse.FromString(known)
-        _complete(message.infer_response, answer, request_id, outputs, wanted)
-        return message
+            response = _described(common)
+            response.parameters[FINAL].bool_param = True
+            known = _keep(self._streamed, common, response.SerializeToString())
+        if wanted.typed and all(map(has_typed_form, outputs)):
+            typed = _typed(known, answer, request_id, outputs)
+            return ModelStreamInferResponse(infer_response=typed)
+        parts = _encoded(known, answer, request_id, outputs)
+        return b"".join((_RESPONSE_TAG, _varint(sum(map(len, parts))), *parts))
 
 
 def write_stream_error(status: Status, request_id: str) -> ModelStreamInferResponse:
@@ -115,27 +130,69 @@ def _described(common: _Common) -> ModelInferResponse:
     return response
 
 
-def _complete(
-    response: ModelInferResponse,
-    answer: Answer,
-    request_id: str,
-    outputs: Sequence[TensorValue],
-    wanted: Wanted,
-) -> None:
-    """Add what differs from answer to answer."""
+def _typed(
+    known: bytes, answer: Answer, request_id: str, outputs: Sequence[TensorValue]
+) -> ModelInferResponse:
+    """The response with what differs from answer to answer, its contents typed."""
+    response = ModelInferResponse.FromString(known)
     response.id = request_id
     parameters, outcome = response.parameters, answer.outcome
     parameters["predicted_cpu_us"].int64_param = outcome.predicted_cpu_ns // 1000
     parameters["charged_cpu_us"].int64_param = outcome.charged_cpu_ns // 1000
-    if _typed(outputs, wanted):
-        for tensor, into in zip(outputs, response.outputs, strict=True):
-            write_typed(tensor, into)
-    else:
-        response.raw_output_contents.extend([raw_contents(tensor) for tensor in outputs])
+    for tensor, into in zip(outputs, response.outputs, strict=True):
+        write_typed(tensor, into)
+    return response
 
 
-def _typed(outputs: Sequence[TensorValue], wanted: Wanted) -> bool:
-    return wanted.typed and all(map(has_typed_form, outputs))
+def _encoded(
+    known: bytes, answer: Answer, request_id: str, outputs: Sequence[TensorValue]
+) -> list[bytes]:
+    """The bytes of the response with what differs from answer to answer, its contents raw.
+
+    Fields follow each other in any order, so that what is known can stand first. Source:
+    https://protobuf.dev/programming-guides/encoding/
+    """
+    outcome = answer.outcome
+    parts = [
+        known,
+        _parameter(_PREDICTED, outcome.predicted_cpu_ns // 1000),
+        _parameter(_CHARGED, outcome.charged_cpu_ns // 1000),
+    ]
+    if request_id:
+        encoded = request_id.encode()
+        parts += (_ID_TAG, _varint(len(encoded)), encoded)
+    for tensor in outputs:
+        data = raw_contents(tensor)
+        parts += (_RAW_TAG, _varint(len(data)), data)
+    return parts
+
+
+def _parameter(key: bytes, value: int) -> bytes:
+    """A parameter that is a whole number; `key` is the entry's key, encoded."""
+    number = _varint(value & _UNSIGNED)
+    inner = len(number) + 1
+    size = _varint(len(key) + 2 + inner)
+    return b"".join((_PARAMETER_TAG, size, key, _VALUE_TAG, _SHORT[inner], _INT64_TAG, number))
+
+
+def _entry_key(name: str) -> bytes:
+    encoded = name.encode()
+    return _KEY_TAG + _varint(len(encoded)) + encoded
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SHORT[value]
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+_PREDICTED: Final = _entry_key("predicted_cpu_us")
+_CHARGED: Final = _entry_key("charged_cpu_us")
 
 
 def _keep(kept: dict[_Common, bytes], common: _Common, encoded: bytes) -> bytes:

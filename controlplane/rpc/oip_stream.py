@@ -5,7 +5,8 @@ from __future__ import annotations
 from controlplane.policy.records import Answer
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.catalogue import Catalogue
-from controlplane.rpc.oip_request import Wanted, read_infer
+from controlplane.rpc.oip_message import InferMessage, Wanted, whole
+from controlplane.rpc.oip_request import read_message
 from controlplane.rpc.oip_response import OipWriter, write_stream_error
 from controlplane.rpc.status import Status
 from protos.inference.oip_pb2 import ModelInferRequest, ModelStreamInferResponse
@@ -18,16 +19,20 @@ class OipDialect:
         self._catalogue = catalogue
         self._writer = writer
 
-    def identify(self, message: ModelInferRequest) -> str:
+    def identify(self, message: InferMessage | ModelInferRequest) -> str:
         """The id that the answer echoes."""
         return message.id
 
-    def open(self, message: ModelInferRequest) -> tuple[Ask, Wanted]:
+    def open(self, message: InferMessage | ModelInferRequest) -> tuple[Ask, Wanted]:
         """Check a request; raises ControlPlaneError."""
-        view = self._catalogue.view(message.model_name, message.model_version)
-        return read_infer(message, view)
+        if not isinstance(message, InferMessage):
+            message = whole(message)
+        view = self._catalogue.view(message.head.model, message.head.version)
+        return read_message(message, view)
 
-    def answered(self, answer: Answer, request_id: str, extra: Wanted) -> ModelStreamInferResponse:
+    def answered(
+        self, answer: Answer, request_id: str, extra: Wanted
+    ) -> ModelStreamInferResponse | bytes:
         """The answer with its id and the mark that nothing follows it."""
         return self._writer.streamed(answer, request_id, extra)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol, cast
 
 import grpc
@@ -42,6 +42,7 @@ class Context(Protocol):
 
 
 Method = Callable[[Any, Context], Awaitable[Any]]
+Decoder = Callable[[bytes], Any]
 
 
 def service_handler(
@@ -53,7 +54,8 @@ def service_handler(
     with a stream on either side take the same and use `context.read` and `write`. A
     method that the servicer lacks answers UNIMPLEMENTED. Domain errors become statuses,
     bytes that do not decode INVALID_ARGUMENT; for methods that read a stream, such bytes
-    arrive as `Undecodable` so that one bad message need not end the stream.
+    arrive as `Undecodable` so that one bad message need not end the stream. A servicer with
+    `decoders` reads the requests of some methods in its own way while there is no guard.
     With a guard only callers that may reach the methods.
     """
     handlers = {method.name: _handler(method, servicer, security) for method in service.methods}
@@ -72,7 +74,10 @@ def _handler(
     behaviour = audited(method, behaviour, security.audit)
     if security.guard is not None:
         behaviour = protected(method, behaviour, security.guard)
-    decode = decoder(method)
+    own: Mapping[str, Decoder] = getattr(servicer, "decoders", {})
+    # A guard makes requests their caller's; it knows them as protobuf reads them.
+    decode = own.get(method.name) if security.guard is None else None
+    decode = decode or decoder(method)
     guarded = _guarded(behaviour)
     if method.client_streaming and method.server_streaming:
         return grpc.stream_stream_rpc_method_handler(cast(Any, guarded), decode, encode)
