@@ -99,6 +99,9 @@ class WorkerApp:
             self.metrics_address = await asyncio.to_thread(self._exposition.start)
             if self.metrics_address:
                 log.info("serving metrics on %s", self.metrics_address)
+        if not self._config.tls.serves:
+            # Who asks for encryption and names asks for them on this machine, too.
+            await self.service.servicer.listen_locally()
         address = await self._server.start()
         self._spawn(self._publish_health())
         self._spawn(self._sample_load())
@@ -120,6 +123,7 @@ class WorkerApp:
         """Ends every call and every thread; work that is left is answered as unavailable."""
         self.service.servicer.close_streams()
         await self._server.stop(_STOP_GRACE_S)
+        await self.service.servicer.end_streams(_STOP_GRACE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -49,6 +49,10 @@ class Clocks:
     cpu_ns: Callable[[], int]
 
 
+def _by_the_submitter(deliver: Callable[[], None]) -> None:
+    """Wakes nobody for an outcome: who submitted the batch delivers it."""
+
+
 class EngineLoop:
     """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
 
@@ -122,11 +126,12 @@ class EngineLoop:
     def submit(
         self, batch: Batch, sink: Callable[[BatchOutcome], None], *, in_place: bool = False
     ) -> Job:
-        """Queues a batch; whatever happens, `sink` gets exactly one outcome for it, later.
+        """Queues a batch; whatever happens, `sink` gets exactly one outcome for it.
 
         A batch that would exceed the bound, or that comes while draining, ends Unavailable.
         `in_place` asks to run it here and now, which is done while the engine thread sleeps
-        and nothing else waits; call it on the event loop then, and only for short runs.
+        and nothing else waits; call it on the event loop then, and only for short runs. The sink
+        is called before this returns if it was, later if not.
         """
         job = Job(batch, sink)
         run = None
@@ -144,7 +149,8 @@ class EngineLoop:
                 self._queue[job] = None
                 self._rouse()
         if run is not None:
-            self._run(run, self._soon)
+            self._run(run, _by_the_submitter)
+            self._deliver()
         return job
 
     def refuse(

@@ -1,4 +1,8 @@
-"""The control plane's side of one worker: Describe, and one Execute stream for all its work."""
+"""The control plane's side of one worker: Describe, and one Execute stream for all its work.
+
+A worker of this machine carries that stream on a socket of its own where it can; others, and
+those that encrypt, by gRPC.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import grpc
 from controlplane.generation.work import GenerationOrder
 from controlplane.registry import ModelInfo, WorkerLoad
 from controlplane.rpc.generate_worker import WorkerGeneration, write_order
+from controlplane.rpc.local_stream import LocalStream, open_local
 from controlplane.rpc.services import log_fault
 from controlplane.rpc.wire import (
     large_batch_parts,
@@ -64,6 +69,8 @@ class WorkerClient:
         certificates: Certificates | None = None,
     ) -> None:
         self._address = address
+        self._controlplane_id = controlplane_id
+        self._max_message_bytes = max_message_bytes
         self._metadata = ((CONTROLPLANE_KEY, controlplane_id),)
         self._now_ns = now_ns
         self._max_payload = max_message_bytes - _OVERHEAD_BYTES
@@ -89,7 +96,14 @@ class WorkerClient:
         self._batches: list[WorkBatch] = []
         self._cancels: list[int] = []
         self._awake = asyncio.Event()
-        self._refused: Callable[[BatchDone], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._heard: Callable[[WorkerLoad | None], None] | None = None
+        self._completed: Callable[[BatchDone], None] | None = None
+        # As the worker described itself: its id, and its socket when it has one.
+        self._worker_id = ""
+        self._socket = ""
+        self._local: LocalStream | None = None
+        self._flushing = False
 
     async def describe(self, *, tokenizers: bool) -> Description:
         """What the worker has. Raises grpc.aio.AioRpcError when it does not answer."""
@@ -98,6 +112,7 @@ class WorkerClient:
             timeout=_DESCRIBE_TIMEOUT_S,
             wait_for_ready=True,
         )
+        self._worker_id, self._socket = response.worker_id, response.execute_socket
         documents = {
             tokenizer.sha256: tokenizer.document
             for model in response.models
@@ -117,19 +132,21 @@ class WorkerClient:
     ) -> None:
         """Run the Execute stream until it breaks.
 
-        Calls `opened` when work may be sent, `heard` for every message, then `completed`
-        for each result in it. Returns when the worker ends the stream, raises
-        grpc.aio.AioRpcError when it breaks.
+        Calls `opened` when work may be sent, `completed` for each result in a message, then, once
+        answers are on their way, `heard` for the message. Returns when the worker ends the
+        stream, raises grpc.aio.AioRpcError when it breaks.
         """
+        self._heard, self._completed = heard, completed
+        local = await self._open_local()
+        if local is not None:
+            await self._run_local(local, opened)
+            return
         stream: Stream = self._execute(metadata=self._metadata)
-        self._refused = completed
         writer = asyncio.create_task(self._write(stream))
         try:
             opened()
             while isinstance(response := await stream.read(), worker_pb2.ExecuteResponse):
-                heard(read_load(response.load) if response.HasField("load") else None)
-                for result in response.results:
-                    completed(read_done(result))
+                self._take(response)
         finally:
             writer.cancel()
             stream.cancel()
@@ -137,12 +154,20 @@ class WorkerClient:
     def send(self, batch: WorkBatch) -> None:
         """Queue a batch for the next message."""
         self._batches.append(batch)
-        self._awake.set()
+        if self._local is None:
+            self._awake.set()
+        else:
+            self._flush()
 
     def cancel(self, item_ids: Sequence[int]) -> None:
         """Queue cancels for the next message."""
         self._cancels.extend(item_ids)
-        self._awake.set()
+        if self._local is None:
+            self._awake.set()
+        elif not self._flushing:
+            # Many end together; a batch that leaves first takes them along.
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     def generate(self, order: GenerationOrder) -> WorkerGeneration:
         """Start a generation; the call ends by itself when nobody waits for it any more."""
@@ -170,6 +195,54 @@ class WorkerClient:
     async def close(self) -> None:
         """End the connection."""
         await self._channel.close()
+
+    def _take(self, response: worker_pb2.ExecuteResponse) -> None:
+        """One message of the worker: first what callers wait for."""
+        assert self._completed is not None
+        assert self._heard is not None
+        for result in response.results:
+            self._completed(read_done(result))
+        load = read_load(response.load) if response.HasField("load") else None
+        # In the turn after the one in which callers hear of their answers.
+        self._loop.call_soon(self._heard, load)
+
+    async def _open_local(self) -> LocalStream | None:
+        if not self._socket:
+            return None
+        return await open_local(
+            self._socket,
+            controlplane_id=self._controlplane_id,
+            worker_id=self._worker_id,
+            max_message_bytes=self._max_message_bytes,
+            received=self._received,
+            writable=self._flush,
+        )
+
+    async def _run_local(self, local: LocalStream, opened: Callable[[], None]) -> None:
+        try:
+            self._local = local
+            opened()
+            await local.ended
+        finally:
+            self._local = None
+            local.abort()
+
+    def _received(self, message: bytes) -> None:
+        self._take(worker_pb2.ExecuteResponse.FromString(message))
+
+    def _flush(self) -> None:
+        """Write what waits to the local stream, as far as it takes it."""
+        self._flushing = False
+        local = self._local
+        while local is not None and not local.paused and (self._batches or self._cancels):
+            try:
+                message = self._message()
+            except Exception as error:
+                # The worker would never hear of work that it is taken to have.
+                log_fault(error)
+                local.abort()
+                return
+            local.write(message if isinstance(message, list) else (message.SerializeToString(),))
 
     async def _write(self, stream: Stream) -> None:
         while True:
@@ -222,7 +295,7 @@ class WorkerClient:
 
     def _refuse(self, batch: WorkBatch, size: int) -> None:
         """End a batch that no message can carry."""
-        assert self._refused is not None
+        assert self._completed is not None
         message = f"the input takes {size} bytes; a message carries {self._max_payload}"
         items = tuple(ItemDone(i, ItemStatus.INVALID_ARGUMENT, (), message) for i in batch.item_ids)
-        asyncio.get_running_loop().call_soon(self._refused, BatchDone(batch.id, items))
+        self._loop.call_soon(self._completed, BatchDone(batch.id, items))

@@ -45,7 +45,9 @@ PACKAGES = {
         "rpc/catalogue.py",
         "rpc/convert.py",
         "rpc/intake.py",
+        "rpc/local_stream.py",
         "rpc/oip.py",
+        "rpc/oip_message.py",
         "rpc/oip_request.py",
         "rpc/oip_response.py",
         "rpc/oip_stream.py",
@@ -82,6 +84,7 @@ PACKAGES = {
         "rpc/execute.py",
         "rpc/generate.py",
         "rpc/generation.py",
+        "rpc/local_stream.py",
     ),
 }
 

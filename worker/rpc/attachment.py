@@ -38,7 +38,10 @@ class Attachment:
         Raises OtherControlPlane when the worker belongs to another one.
         """
         metadata = dict(context.invocation_metadata() or ())
-        said = str(metadata.get(CONTROLPLANE_KEY, ""))
+        return await self.check_id(str(metadata.get(CONTROLPLANE_KEY, "")))
+
+    async def check_id(self, said: str) -> str:
+        """The same for a caller that says this id, empty for none."""
         if not said or self.controlplane in ("", said):
             return said
         with contextlib.suppress(TimeoutError):

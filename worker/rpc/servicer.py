@@ -17,6 +17,7 @@ from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts, ExecuteStream
 from worker.rpc.generate import GenerateParts, serve_generation
 from worker.rpc.handlers import Context
+from worker.rpc.local_stream import LocalListener, LocalStream
 
 
 class WorkerServicer:
@@ -48,8 +49,19 @@ class WorkerServicer:
         """A control plane took the worker in: work of any other one is refused from now on."""
         self._attachment.welcomed(controlplane_id)
 
+    @property
+    def execute_socket(self) -> str:
+        """The name of the socket that carries Execute on this machine, empty where none does."""
+        return ""
+
+    async def listen_locally(self) -> None:
+        """Lets control planes of this machine do without gRPC where that is possible."""
+
     def close_streams(self) -> None:
         """Ends what has no end of its own, once what it has accepted is answered."""
+
+    async def end_streams(self, grace_s: float) -> None:
+        """Ends what `close_streams` has not, after so long."""
 
     async def Describe(
         self, request: worker_pb2.DescribeRequest, context: Context
@@ -71,6 +83,7 @@ class WorkerServicer:
             ],
             available_models=names,
             engine_version=self._engine_version,
+            execute_socket=self.execute_socket,
         )
 
     async def Load(self, request: worker_pb2.LoadRequest, context: Context) -> None:
@@ -131,6 +144,23 @@ class EncoderServicer(WorkerServicer):
         self._parts = parts
         # Each with the control plane that opened it, empty for others.
         self._streams: dict[ExecuteStream, str] = {}
+        self._listener = LocalListener(self._local_stream)
+
+    @property
+    def execute_socket(self) -> str:
+        """As of every worker."""
+        return self._listener.name
+
+    async def listen_locally(self) -> None:
+        """As of every worker."""
+        await self._listener.start()
+
+    async def end_streams(self, grace_s: float) -> None:
+        """As of every worker; gRPC ends its own streams."""
+        await self._listener.stop(grace_s)
+
+    def _local_stream(self) -> LocalStream:
+        return LocalStream(self._parts, self._worker_id, self._attachment.check_id, self._streams)
 
     async def Execute(self, request_iterator: object, context: Context) -> None:
         """Serves one stream of batches; see `ExecuteStream`.
@@ -154,7 +184,7 @@ class EncoderServicer(WorkerServicer):
 
     def close_streams(self) -> None:
         """Ends every Execute stream once what it has accepted is answered."""
-        for stream in self._streams:
+        for stream in tuple(self._streams):
             stream.close()
 
 

@@ -495,8 +495,13 @@ class DescribeResponse(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     AVAILABLE_MODELS_FIELD_NUMBER: _builtins.int
     ENGINE_VERSION_FIELD_NUMBER: _builtins.int
+    EXECUTE_SOCKET_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     engine_version: _builtins.str
+    execute_socket: _builtins.str
+    """Name of an abstract Unix socket that carries the messages of Execute on the worker's own
+    machine (protos/local_stream.py); empty when there is none.
+    """
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ModelDescription]: ...
     @_builtins.property
@@ -510,10 +515,11 @@ class DescribeResponse(_message.Message):
         models: _abc.Iterable[_common_pb2.ModelDescription] | None = ...,
         available_models: _abc.Iterable[_builtins.str] | None = ...,
         engine_version: _builtins.str = ...,
+        execute_socket: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_models", b"available_models", "engine_version", b"engine_version", "models", b"models", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_models", b"available_models", "engine_version", b"engine_version", "execute_socket", b"execute_socket", "models", b"models", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,6 +96,10 @@ class Bench:
             self.callbacks.get(timeout=PATIENCE_S)()
         return self.outcomes
 
+    def until(self, outcomes: int) -> list[BatchOutcome]:
+        """Runs callbacks until there are so many outcomes in all, and returns them."""
+        return self.take(outcomes - len(self.outcomes))
+
     def drain_callbacks(self) -> None:
         while not self.callbacks.empty():
             self.callbacks.get()()

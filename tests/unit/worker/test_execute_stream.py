@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from protos.local_stream import Frames, header
 from protos.orchid.v1 import worker_pb2
 from worker.encoder_kind import EncoderKind
 from worker.engine import RunToken, Session
@@ -20,7 +22,8 @@ from worker.loop import Clocks, EngineLoop
 from worker.measures import BatchMeasures
 from worker.memory import memory_room
 from worker.records import Execution, Item
-from worker.rpc.execute import ExecuteParts, ExecuteStream
+from worker.rpc.execute import MOST_UNREAD, ExecuteParts, ExecuteStream
+from worker.rpc.local_stream import LocalStream
 from worker.tracing import Tracing
 from worker.warmup import Warmup
 from worker.watchdog import Watchdog
@@ -107,3 +110,69 @@ async def test_a_caller_that_does_not_read_is_not_read_either(tmp_path: Path) ->
             caller.listening.set()
             await serving
         assert caller.left == 0 and caller.answered == 10_000
+
+
+class Transport:
+    """A connection that counts what is written to it."""
+
+    def __init__(self) -> None:
+        self.ends = socket.socketpair(socket.AF_UNIX)
+        self.written = bytearray()
+        self.reading = True
+        self.over = False
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        assert name == "socket"
+        return self.ends[0]
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def abort(self) -> None:
+        self.over = True
+        for end in self.ends:
+            end.close()
+
+
+async def anybody(controlplane: str) -> str:
+    return controlplane
+
+
+async def test_a_local_caller_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
+    async with parts(tmp_path) as made, asyncio.timeout(20):
+        streams: dict[ExecuteStream, str] = {}
+        transport, stream = Transport(), LocalStream(made, "worker", anybody, streams)
+        stream.connection_made(transport)
+        stream.data_received(header(2) + b"cp")
+        while not transport.written:  # noqa: ASYNC110 - a turn of the loop or two
+            await asyncio.sleep(0)
+        assert list(streams.values()) == ["cp"]
+        stream.pause_writing()
+        sent = 0
+        while transport.reading:
+            batch = worker_pb2.Batch(
+                batch_id=sent, model="none", items=[worker_pb2.Item(item_id=sent)]
+            )
+            message = worker_pb2.ExecuteRequest(batches=[batch]).SerializeToString()
+            stream.data_received(header(len(message)) + message)
+            sent += 1
+            await asyncio.sleep(0)
+        assert MOST_UNREAD < sent < 2 * MOST_UNREAD
+        stream.resume_writing()
+        answered = 0
+        while answered < sent:
+            await asyncio.sleep(0)
+            messages = Frames(1 << 20).feed(bytes(transport.written))
+            assert messages[0] == b"worker"
+            responses = map(worker_pb2.ExecuteResponse.FromString, messages[1:])
+            answered = sum(len(response.results) for response in responses)
+        assert transport.reading
+        stream.connection_lost(None)
+        assert not streams
+        transport.abort()

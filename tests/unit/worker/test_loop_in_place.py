@@ -20,11 +20,12 @@ def bench() -> Iterator[Bench]:
 
 def test_a_short_run_takes_place_where_it_is_submitted(bench: Bench) -> None:
     bench.wait_until_asleep()
+    before = bench.wakeups
     bench.loop.submit(bench.batch(1, 2), bench.outcomes.append, in_place=True)
     assert bench.runner.executed == [1, 2]
     assert bench.runner.threads == [threading.current_thread()]
-    assert bench.outcomes == []  # the sink is called later, as for every batch
-    (outcome,) = bench.take(1)
+    (outcome,) = bench.outcomes
+    assert bench.wakeups == before
     assert kinds(outcome) == ["ok", "ok"] and outcome.executed_items == 2
     state = bench.loop.state()
     assert (state.queued_items, state.running_items, state.completed_items) == (0, 0, 2)
@@ -53,7 +54,7 @@ def test_a_fault_in_place_becomes_the_outcome(bench: Bench) -> None:
     for variant in ("faulty", "wrong"):
         batch = bench.batch(1, variant=variant)
         bench.loop.submit(batch, bench.outcomes.append, in_place=True)
-    first, second = bench.take(2)
+    first, second = bench.outcomes
     assert kinds(first) == ["EngineFault"] and kinds(second) == ["EngineFault"]
 
 
@@ -63,13 +64,13 @@ def test_after_a_long_run_in_place_the_engine_thread_runs_all_for_a_while(bench:
     bench.loop.submit(bench.batch(1), bench.outcomes.append, in_place=True)
     bench.runner.advance = None
     bench.loop.submit(bench.batch(2), bench.outcomes.append, in_place=True)
-    bench.take(2)
+    bench.until(2)
     here = threading.current_thread()
     assert bench.runner.threads[0] is here and bench.runner.threads[1] is not here
     bench.wait_until_asleep()
     bench.now += 2_000_000_000
     bench.loop.submit(bench.batch(3), bench.outcomes.append, in_place=True)
-    bench.take(1)
+    assert len(bench.outcomes) == 3
     assert bench.runner.threads[2] is here
 
 
@@ -87,8 +88,8 @@ def test_what_comes_during_a_run_in_place_waits_for_its_end(bench: Bench) -> Non
     assert bench.loop.state().running_items == 1 and not called.done()
     bench.runner.let_go.set()
     assert called.result(PATIENCE_S) == 0
-    assert [outcome.batch.batch_id for outcome in bench.take(2)] == [1, 2]
     thread.join(PATIENCE_S)
+    assert [outcome.batch.batch_id for outcome in bench.until(2)] == [1, 2]
 
 
 def test_a_run_in_place_can_be_abandoned(bench: Bench) -> None:
@@ -101,6 +102,6 @@ def test_a_run_in_place_can_be_abandoned(bench: Bench) -> None:
     thread.start()
     assert bench.runner.started.get(timeout=PATIENCE_S) == (1,)
     assert bench.loop.abandon() == 1
-    (outcome,) = bench.take(1)
-    assert kinds(outcome) == ["Unavailable"]
     thread.join(PATIENCE_S)
+    (outcome,) = bench.until(1)
+    assert kinds(outcome) == ["Unavailable"]
