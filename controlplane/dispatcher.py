@@ -22,7 +22,7 @@ from controlplane.expiry import Deadlines
 from controlplane.gauges import gauges, violations
 from controlplane.measures import NONE, Callers
 from controlplane.members import Members
-from controlplane.pending import Pending
+from controlplane.pending import Pending, Waiter
 from controlplane.policy.admission import Refusal
 from controlplane.policy.hands import Flight
 from controlplane.policy.pool import Pool
@@ -101,6 +101,15 @@ class Dispatcher:
         Raises Refused, Unavailable, NotFound, InvalidRequest, Unsatisfiable or TooLate
         when the request is not admitted; nothing is kept of it then.
         """
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self.attend(request, future)
+        return future
+
+    def attend(self, request: Request, waiter: Waiter) -> None:
+        """The same for a waiter that is told at once, not in the next turn of the loop.
+
+        What it does then must be short and must not call the dispatcher.
+        """
         # Callers may name any model; only deployed ones are counted apart.
         known = request.model if request.model in self._scheduler.pools else ""
         self._accounts.arrived(known, request)
@@ -109,12 +118,10 @@ class Dispatcher:
         except ControlPlaneError as error:
             self._accounts.turned_away(known, request, error)
             raise
-        pending = Pending(request, self._loop.create_future())
-        self._pending[request.id] = pending
+        self._pending[request.id] = Pending(request, waiter)
         self._deadlines.add(request.id, request.deadline_ns)
         if self._scheduler.stirs(request):
             self._pump.soon()
-        return pending.future
 
     def cancel(self, request: Request) -> None:
         """The caller went away: queued work is dropped, running work cancelled on its worker."""
@@ -266,8 +273,8 @@ class Dispatcher:
                 now_ns=now,
             )
             self._end(pending, queued=not current)
-            if not pending.future.done():
-                pending.future.set_result(answer)
+            if not pending.waiter.done():
+                pending.waiter.set_result(answer)
             self._accounts.answered(request, answer, now)
         elif current:
             error = ends.failure(item, request.model)
@@ -360,10 +367,10 @@ class Dispatcher:
 
     def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
-        if not pending.future.done():
-            pending.future.set_exception(error)
+        if not pending.waiter.done():
+            pending.waiter.set_exception(error)
             # Nobody may be left to look at it; that is no fault of the request.
-            pending.future.exception()
+            pending.waiter.exception()
         self._accounts.failed(pending.request, error)
 
     def _expire(self, request_id: int) -> None:

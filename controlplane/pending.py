@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from controlplane.policy.hands import Flight
 from controlplane.policy.records import Answer, Request
 
 
+class Waiter(Protocol):
+    """Who waits for the end of a request, of which it is told once; a future of asyncio is one."""
+
+    def done(self) -> bool:
+        """Whether it was told already, or does not wait any more."""
+
+    def set_result(self, answer: Answer, /) -> None:
+        """Tells it the answer."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Tells it why there is none."""
+
+    def exception(self) -> object:
+        """The error it was told of; futures complain of those that nobody has looked at."""
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
-    """`flight` is the run it depends on, None while it is queued.
+    """`waiter` is told how it ends; `flight` is the run it depends on, None while it is queued.
 
     `others` are earlier flights that may still answer: their workers became suspect.
     """
 
     request: Request
-    future: asyncio.Future[Answer]
+    waiter: Waiter
     flight: Flight | None = None
     others: list[Flight] = field(default_factory=list)
 

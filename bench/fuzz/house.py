@@ -24,6 +24,7 @@ from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry, WorkerIdentity
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.intake import Intake
+from controlplane.rpc.oip_message import MessageReader
 from controlplane.rpc.statistics import Statistics
 
 _WORDS = ("[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "plot", "<user>")
@@ -148,6 +149,9 @@ class _Nobody:
     def submit(self, request: Request) -> asyncio.Future[Answer]:
         raise NotImplementedError
 
+    def attend(self, request: Request, waiter: object) -> None:
+        raise NotImplementedError
+
     def cancel(self, request: Request) -> None:
         raise NotImplementedError
 
@@ -175,6 +179,7 @@ class House:
         preprocessor = Preprocessor(registry, threads=1, max_queued=1, now_ns=queue.now_ns)
         self.catalogue = Catalogue(registry, Statistics(lambda: 0))
         self.intake = Intake(self.config, queue, preprocessor)
+        self.reader = MessageReader()
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from controlplane.config import ControlPlaneConfig
 from controlplane.errors import InvalidRequest, TooLate
+from controlplane.pending import Waiter
 from controlplane.policy.records import Answer, Request, Shape, TensorPayload, TokenPayload
 from controlplane.registry import ModelInfo
 from controlplane.rpc.asks import Ask
@@ -26,6 +27,8 @@ class Queue(Protocol):
     def next_id(self) -> int: ...
 
     def submit(self, request: Request) -> asyncio.Future[Answer]: ...
+
+    def attend(self, request: Request, waiter: Waiter) -> None: ...
 
     def cancel(self, request: Request) -> None: ...
 
@@ -65,6 +68,7 @@ class Intake:
         self.telemetry = telemetry if telemetry is not None and telemetry.recording else None
         self.now_ns = queue.now_ns
         self.submit = queue.submit
+        self.attend = queue.attend
         self.cancel = queue.cancel
 
     def deadline_ns(self, ask: Ask, at_ns: int, remaining_s: float | None) -> int:

@@ -1,6 +1,6 @@
 """Many requests in flight on one stream: the mechanism that both front doors share.
 
-A message costs no task of its own: the reader submits it, the end of its future puts the
+A message costs no task and no future of its own: the reader submits it, its end puts the
 answer into an outbox, and one writer empties that. Only texts that need a tokenizer
 thread take a task.
 """
@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import grpc
 
 from controlplane import ends
-from controlplane.errors import Cancelled, ControlPlaneError, InvalidRequest, Unavailable
+from controlplane.errors import ControlPlaneError, InvalidRequest, Unavailable
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
 from controlplane.rpc.intake import Intake
@@ -269,14 +269,14 @@ class OpenStreams:
 
 
 class _Call(Generic[Extra]):
-    """One message of a stream until its answer is in the outbox."""
+    """One message of a stream until its answer is in the outbox; waits for its end itself."""
 
     __slots__ = (
         "ask",
         "at_ns",
         "extra",
-        "future",
         "id",
+        "over",
         "request",
         "stream",
         "tokenising",
@@ -291,38 +291,43 @@ class _Call(Generic[Extra]):
         self.extra: Extra | None = None
         self.tokenising: asyncio.Task[None] | None = None
         self.request: Request | None = None
-        self.future: asyncio.Future[Answer] | None = None
+        self.over = False
         self.trace: CallTrace | None = None
 
     def submit(self, request: Request) -> None:
         """Admit the request; raises like `Dispatcher.submit`."""
-        self.future = self.stream.intake.submit(request)
+        self.stream.intake.attend(request, self)
         self.request = request
-        self.future.add_done_callback(self._ended)
+
+    def done(self) -> bool:
+        """Whether its end is known, or nobody wants to know it."""
+        return self.over
+
+    def set_result(self, answer: Answer, /) -> None:
+        """The answer is there."""
+        self.over = True
+        self.stream.finish(self, answer)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """There is none."""
+        self.over = True
+        self.stream.fail(self, error)
+
+    def exception(self) -> None:
+        """Nothing: an error is written to the stream when it is set."""
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
         if self.tokenising is not None:
             self.tokenising.cancel()
-        if self.future is not None and self.request is not None:
-            self.future.remove_done_callback(self._ended)
+        self.over = True
+        if self.request is not None:
             self.stream.intake.cancel(self.request)
-            _retrieve(self.future)
         if self.ask is not None:
             self.ask.view.counters.failed(self.stream.intake.now_ns() - self.at_ns)
         if self.trace is not None:
             self.trace.failed("cancelled")
             self.stream.end(self.trace)
-
-    def _ended(self, future: asyncio.Future[Answer]) -> None:
-        if future.cancelled():
-            self.stream.fail(self, Cancelled("the request was cancelled by the server"))
-            return
-        error = future.exception()
-        if error is None:
-            self.stream.finish(self, future.result())
-        else:
-            self.stream.fail(self, error)
 
 
 def drained() -> Unavailable:
@@ -333,8 +338,3 @@ def drained() -> Unavailable:
 def _wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
-
-
-def _retrieve(future: asyncio.Future[Answer]) -> None:
-    """Mark a future's error as seen, so that its collection logs nothing."""
-    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

@@ -14,10 +14,11 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from controlplane.config import ControlPlaneConfig
-from controlplane.errors import ControlPlaneError
+from controlplane.errors import Cancelled, ControlPlaneError
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.prompts import Prompts
 from controlplane.generation.service import Generations
+from controlplane.pending import Waiter
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import (
     Answer,
@@ -215,6 +216,19 @@ class MemoryQueue:
             future.set_result(compute(request))
         self.changed.set()
         return future
+
+    def attend(self, request: Request, waiter: Waiter) -> None:
+        def ended(future: asyncio.Future[Answer]) -> None:
+            if waiter.done():
+                return
+            if future.cancelled():
+                waiter.set_exception(Cancelled("the request was cancelled by the server"))
+            elif (error := future.exception()) is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(future.result())
+
+        self.submit(request).add_done_callback(ended)
 
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)

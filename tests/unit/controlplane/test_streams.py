@@ -38,10 +38,10 @@ class Clockwork:
     def now_ns(self) -> int:
         return 0
 
-    def submit(self, request: object) -> None:
+    def submit(self, *request: object) -> None:
         raise AssertionError("nothing is to be queued")
 
-    cancel = submit
+    attend = cancel = submit
 
 
 class Plain:
