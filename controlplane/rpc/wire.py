@@ -18,7 +18,7 @@ from controlplane.registry import (
     WorkerIdentity,
     WorkerLoad,
 )
-from controlplane.rpc.convert import BY_CODE, write_native
+from controlplane.rpc.convert import BY_CODE, STRING, write_native
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 from protos.codec import Part, framed
 from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
@@ -49,11 +49,9 @@ def write_batch(batch: WorkBatch, now_ns: int, into: worker_pb2.Batch) -> None:
     into.model = batch.model
     into.variant = batch.variant
     for request, item_id in zip(batch.requests, batch.item_ids, strict=True):
-        item = into.items.add(
-            item_id=item_id,
-            budget_us=(request.deadline_ns - now_ns) // 1000,
-            traceparent=request.traceparent,
-        )
+        item = into.items.add(item_id=item_id, budget_us=(request.deadline_ns - now_ns) // 1000)
+        if request.traceparent:
+            item.traceparent = request.traceparent
         payload = request.payload
         if isinstance(payload, TensorPayload):
             item.tensors.extend(write_native(tensor) for tensor in payload.tensors)
@@ -87,8 +85,9 @@ def large_batch_parts(batch: WorkBatch, now_ns: int) -> list[Part]:
 def _write_tokens(payload: object, tokenizer: str, item: worker_pb2.Item) -> None:
     if not isinstance(payload, TokenPayload):
         raise TypeError(f"a request's payload is a {type(payload).__name__}")
-    item.tokens.token_ids = payload.ids[tokenizer]
-    item.tokens.lengths.extend(payload.lengths[tokenizer])
+    tokens = item.tokens
+    tokens.token_ids = payload.ids[tokenizer]
+    tokens.lengths.extend(payload.lengths[tokenizer])
 
 
 def payload_bytes(request: Request, tokenizer: str) -> int:
@@ -123,6 +122,8 @@ def _read_item(item: worker_pb2.ItemResult) -> ItemDone:
         text = f"an output has the unknown data type {error}"
         return ItemDone(item.item_id, ItemStatus.INTERNAL, (), text)
     status = _STATUSES.get(item.status, ItemStatus.INTERNAL)
+    if status is ItemStatus.OK:
+        return ItemDone(item.item_id, status, outputs)
     return ItemDone(item.item_id, status, outputs, item.message)
 
 
@@ -326,13 +327,10 @@ def _read_spec(spec: common_pb2.TensorSpec) -> TensorSpec:
 
 
 def _read_tensor(tensor: common_pb2.Tensor) -> TensorValue:
-    return TensorValue(
-        tensor.name,
-        _dtype(tensor.data_type),
-        tuple(tensor.shape),
-        tensor.data,
-        tuple(tensor.strings),
-    )
+    dtype, shape = _dtype(tensor.data_type), tuple(tensor.shape)
+    if dtype == STRING:
+        return TensorValue(tensor.name, dtype, shape, strings=tuple(tensor.strings))
+    return TensorValue(tensor.name, dtype, shape, tensor.data)
 
 
 def _dtype(code: int) -> str:
