@@ -1,12 +1,9 @@
 #include "ort/paged_ops.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "orchid/block_rest.h"
 #include "orchid/cpu.h"
 #include "orchid/paged_attention.h"
 #include "ort/attention_settings.h"
@@ -107,63 +104,6 @@ class SwiGluKernel {
   Simd simd_;
 };
 
-class AddBlockRestKernel {
- public:
-  explicit AddBlockRestKernel(const OrtKernelInfo*) : simd_(DetectSimd()) {}
-
-  OrtStatusPtr ComputeV2(OrtKernelContext* raw) noexcept {
-    return Guarded([&] { Compute(Ort::KernelContext(raw)); });
-  }
-
- private:
-  // An item of work: enough columns to be worth a thread, few enough rows to keep sums in cache.
-  static constexpr std::int64_t kItemColumns = 384;
-  static constexpr std::int64_t kItemRows = 64;
-
-  struct Work {
-    BlockRestArgs args;
-    std::int64_t column_items;
-    Simd simd;
-  };
-
-  static void Run(void* data, std::size_t index) {
-    const auto& work = *static_cast<const Work*>(data);
-    const auto i = static_cast<std::int64_t>(index);
-    const std::int64_t row = i / work.column_items * kItemRows;
-    const std::int64_t column = i % work.column_items * kItemColumns;
-    AddBlockRest(work.args, row, std::min(row + kItemRows, work.args.rows), column,
-                 std::min(column + kItemColumns, work.args.outputs), work.simd);
-  }
-
-  void Compute(Ort::KernelContext context) const {
-    const auto x = context.GetInput(0);
-    const auto product = context.GetInput(1);
-    const auto rest = context.GetInput(2);
-    const Shape inputs = MatrixShape(x, "x");
-    const Shape shape = MatrixShape(product, "product");
-    const Shape blocks = MatrixShape(rest, "rest");
-    if (inputs[1] != blocks[0] * kRestBlock || shape != Shape{inputs[0], blocks[1]}) {
-      throw InvalidInput("x, product and rest do not fit: accepted are [T, 32 B], [T, N], [B, N]");
-    }
-    std::vector<float> sums(static_cast<std::size_t>(inputs[0] * blocks[0]));
-    SumBlocks(x.GetTensorData<float>(), inputs[0], blocks[0], sums.data(), simd_);
-    Work work{};
-    work.args.product = product.GetTensorData<float>();
-    work.args.sums = sums.data();
-    work.args.rest = rest.GetTensorData<float>();
-    work.args.out = context.GetOutput(0, shape).GetTensorMutableData<float>();
-    work.args.rows = inputs[0];
-    work.args.blocks = blocks[0];
-    work.args.outputs = blocks[1];
-    work.column_items = (blocks[1] + kItemColumns - 1) / kItemColumns;
-    work.simd = simd_;
-    const std::int64_t items = work.column_items * ((inputs[0] + kItemRows - 1) / kItemRows);
-    context.ParallelFor(&Run, static_cast<std::size_t>(items), 0, &work);
-  }
-
-  Simd simd_;
-};
-
 struct PagedAttentionOp : OpBase<PagedAttentionOp, PagedAttentionKernel> {
   const char* GetName() const { return "PagedAttention"; }
   std::size_t GetInputTypeCount() const { return 5; }
@@ -180,18 +120,10 @@ struct SwiGluOp : OpBase<SwiGluOp, SwiGluKernel> {
   ONNXTensorElementDataType GetOutputType(std::size_t) const { return kFloat; }
 };
 
-struct AddBlockRestOp : OpBase<AddBlockRestOp, AddBlockRestKernel> {
-  const char* GetName() const { return "AddBlockRest"; }
-  std::size_t GetInputTypeCount() const { return 3; }
-  ONNXTensorElementDataType GetInputType(std::size_t) const { return kFloat; }
-  ONNXTensorElementDataType GetOutputType(std::size_t) const { return kFloat; }
-};
-
 }  // namespace
 
 struct PagedOps::Ops {
   PagedAttentionOp attention;
-  AddBlockRestOp rest;
   SwiGluOp glu;
 };
 
@@ -201,7 +133,6 @@ PagedOps::~PagedOps() = default;
 void PagedOps::AddTo(Ort::CustomOpDomain& domain) {
   domain.Add(&ops_->attention);
   domain.Add(&ops_->glu);
-  domain.Add(&ops_->rest);
 }
 
 }  // namespace orchid
