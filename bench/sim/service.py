@@ -18,15 +18,19 @@ class Noise:
     `sigma` is the relative spread (None takes each profile's own). A share `tail_share` of
     the requests takes `tail_factor` times as long on every variant. Where `measured` has a
     variant (or "" for all others), its quantiles of measured over predicted, at evenly spaced
-    probabilities from 0 to 1, stand in place of the lognormal.
+    probabilities from 0 to 1, stand in place of the lognormal. Requests of a tenant in `hidden`
+    take so many times as long as their size says, on every variant.
     """
 
     sigma: float | None = None
     tail_share: float = 0.0
     tail_factor: float = 5.0
     measured: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    hidden: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if any(factor <= 0.0 for factor in self.hidden.values()):
+            raise ValueError("hidden: factors are above 0")
         if not 0.0 <= self.tail_share <= 1.0 or self.tail_factor <= 0.0:
             raise ValueError("tail_share must be in [0, 1] and tail_factor above 0")
         for name, quantiles in self.measured.items():
@@ -115,9 +119,18 @@ class Services:
         self._noise = noise
         self._luck: list[float] = workload.luck.tolist()
         self._tail: list[float] = workload.tail.tolist()
+        self._workload = workload
 
-    def run_ns(self, candidate: Candidate, shapes: Sequence[Shape], first: int) -> int:
-        """Service of one run; `first` is the number of its first request, whose luck it has."""
-        nominal = candidate.profile.predict(shapes[0], shapes[1:])
+    def run_ns(
+        self, candidate: Candidate, shapes: Sequence[Shape], numbers: Sequence[int]
+    ) -> int:
+        """Service of one run of the requests with these numbers; it has the first one's luck."""
+        first = numbers[0]
+        nominal: float = candidate.profile.predict(shapes[0], shapes[1:])
+        if self._noise.hidden:
+            for number, shape in zip(numbers, shapes, strict=True):
+                tenant = self._workload.klass(number).tenant
+                hidden = self._noise.hidden.get(tenant, 1.0)
+                nominal += (hidden - 1.0) * candidate.profile.predict(shape)
         factor = self._noise.factor(candidate, self._luck[first], self._tail[first])
         return max(1, int(nominal * factor))

@@ -15,7 +15,7 @@ class SimSettings:
     `trip_ns` is the way to a worker and back, half each way. `timer_ns` is the shortest
     rest of the control plane's timer. `neighbours` is the share of the machines' CPUs that
     somebody else takes, as the CPU reports show it; slow-downs are faults of their own.
-    `warmup_s` is left out of the figures.
+    `warmup_s` is left out of the figures. `cohort_prices` is as in `policy.entries.Settings`.
     """
 
     workers: int = 2
@@ -34,6 +34,7 @@ class SimSettings:
     noise: Noise = field(default_factory=Noise)
     faults: Faults = field(default_factory=Faults)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
+    cohort_prices: bool = True
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.trip_ns < 0:

@@ -19,6 +19,7 @@ from bench.sim.workers import Job, SimWorker
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Bounds
+from controlplane.policy.cohorts import Cohorts
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.ladder import Ladder
@@ -61,6 +62,7 @@ class World:
                 reserve=settings.reserve,
                 prefetch=settings.prefetch,
                 max_batch=settings.max_batch,
+                cohort_prices=settings.cohort_prices,
             ),
             Tenancy(settings.tenants) if settings.tenants else None,
         )
@@ -124,6 +126,16 @@ class World:
     def tenancy(self) -> Tenancy | None:
         """What tenants were charged; None without tenants."""
         return self._scheduler.tenancy
+
+    @property
+    def workload(self) -> Workload:
+        """What was played."""
+        return self._workload
+
+    @property
+    def cohorts(self) -> Cohorts | None:
+        """The prices of the pool's cohorts; None under policies that know of none."""
+        return self._scheduler.pools[_MODEL].cohorts
 
     @property
     def ladder(self) -> Ladder:
@@ -243,7 +255,8 @@ class World:
             flight = job.flight
             candidate = flight.candidate
             shapes = [request.shapes[candidate.tokenizer] for request in flight.requests]
-            taken = self._services.run_ns(candidate, shapes, flight.requests[0].id)
+            numbers = [request.id for request in flight.requests]
+            taken = self._services.run_ns(candidate, shapes, numbers)
             taken = int(taken * self._settings.faults.slowness(worker.index, now))
             job.full_ns = taken
             self._expired_executed += last <= now

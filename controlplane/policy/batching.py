@@ -21,13 +21,14 @@ class Member(NamedTuple):
     """A request that may share a run: its size, slack, whole deadline and fastest service.
 
     `fastest_ns` is its corrected prediction on its fastest eligible variant, which is
-    what it weighs in the queue.
+    what it weighs in the queue. `price` is its cohort's.
     """
 
     shape: Shape
     slack_ns: int
     deadline_ns: int
     fastest_ns: float
+    price: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Run:
 def pays(profile: VariantProfile, shape: Shape) -> bool:
     """Sharing a run saves its fixed cost: `s0 >= 0.1 * (s0 + s1 tokens + s2 squares)`."""
     return profile.s0_ns >= PAYING_SHARE * profile.predict(shape)
+
+
+def surcharge_ns(profile: VariantProfile, shape: Shape, price: float) -> float:
+    """What a request adds to a shared run beyond its size, at its cohort's price."""
+    return 0.0 if price == 1.0 else (price - 1.0) * profile.predict(shape)
 
 
 def better_late(
@@ -90,6 +96,7 @@ def grow(head: Member, followers: Iterable[Member], run: Run, limit: int) -> lis
     joined: list[int] = []
     shapes: list[Shape] = []
     slack, deadline, ahead = head.slack_ns, head.deadline_ns, run.ahead_ns
+    extra = surcharge_ns(run.profile, head.shape, head.price)
     misses = 0
     for place, follower in enumerate(followers):
         if misses == MISSES:
@@ -98,13 +105,14 @@ def grow(head: Member, followers: Iterable[Member], run: Run, limit: int) -> lis
         if not pays(run.profile, follower.shape):
             continue
         shapes.append(follower.shape)
-        service = run.profile.predict(head.shape, shapes) * run.factor
+        dearer = extra + surcharge_ns(run.profile, follower.shape, follower.price)
+        service = (run.profile.predict(head.shape, shapes) + dearer) * run.factor
         least_slack = min(slack, follower.slack_ns)
         least_deadline = min(deadline, follower.deadline_ns)
         behind = ahead - follower.fastest_ns
         if _fits(service, least_slack, least_deadline, behind, run):
             joined.append(place)
-            misses = 0
+            misses, extra = 0, dearer
             slack, deadline, ahead = least_slack, least_deadline, behind
             if len(joined) == limit - 1:
                 break

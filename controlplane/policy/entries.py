@@ -15,6 +15,7 @@ class Settings:
     """What the pools and the workers' hands are tuned by; see `config.ControlPlaneConfig`.
 
     `response_ns` is kept free of every deadline for the answer's way to its caller.
+    `cohort_prices` False predicts every request by its size alone.
     """
 
     bounds: Bounds
@@ -23,6 +24,7 @@ class Settings:
     prefetch: int = 1
     max_batch: int = 16
     response_ns: int = 0
+    cohort_prices: bool = True
 
 
 class Entry(NamedTuple):

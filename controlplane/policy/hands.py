@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from controlplane.policy.entries import Taker
 from controlplane.policy.ledgers import remaining_ns
 from controlplane.policy.margins import USUAL_TRIP_NS
+from controlplane.policy.parts import shares
 from controlplane.policy.pool import Pool
 from controlplane.policy.prefetch import lead_ns, wants_more
 from controlplane.policy.profiles import Candidate, VariantTable
@@ -329,6 +330,17 @@ def _uncount(slot: Slot, flight: Flight) -> None:
             pool.busy.stop(flight.id)
         else:
             pool.busy.unwait(flight.predicted_ns)
+
+
+def sizes_of(flight: Flight) -> list[int]:
+    """What the requests of a run count for in it: their tokens, at their cohorts' prices."""
+    tokenizer = flight.candidate.tokenizer
+    return [int(each.shapes[tokenizer].tokens * each.price) for each in flight.requests]
+
+
+def parts_of(flight: Flight, total_ns: int) -> list[int]:
+    """A time of a run divided among its requests."""
+    return [total_ns] if len(flight.requests) == 1 else shares(total_ns, sizes_of(flight))
 
 
 def all_flights(slots: Iterable[Slot]) -> int:

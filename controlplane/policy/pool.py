@@ -8,6 +8,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
+from controlplane.policy.cohorts import Cohorts
 from controlplane.policy.door import DoorMargin
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.foresight import Foresight
@@ -27,6 +28,7 @@ from controlplane.policy.tenancy.tenancy import Tenancy
 class Pool:
     """Queue, corrections and load of one model.
 
+    `cohorts` are the prices of its cohorts, None under a policy that is not to know of them.
     `line` holds the waiting requests; `held` says that the head, when a busy worker would
     have taken it, was left to wait for company. `hands.Hands` keeps `live`, `idle`, `busy`
     and `free_times`.
@@ -50,6 +52,8 @@ class Pool:
         self.free_times = FreeTimes()
         self.demand = Demand()
         self.door = DoorMargin()
+        # Policies that are compared with are kept as they were published.
+        self.cohorts = Cohorts() if policy.second_look and settings.cohort_prices else None
         self.ladder = Ladder()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
@@ -102,6 +106,9 @@ class Pool:
         `in_flight` and `cpu_percent` are as in `Arrival`. An admission may narrow
         `request.eligible`.
         """
+        cohorts = self.cohorts
+        if cohorts is not None and cohorts.raised:
+            request.price = cohorts.price(request, now_ns)
         nominal = self.line.nominal(request)
         estimates = self.foresight.estimates(request.eligible, nominal)
         slack_ns = request.deadline_ns - now_ns
@@ -331,6 +338,8 @@ class Pool:
         members = [head, *joined]
         shapes = [entry.request.shapes[candidate.tokenizer] for entry in members]
         nominal = candidate.profile.predict(shapes[0], shapes[1:])
+        for entry, shape in zip(members, shapes, strict=True):
+            nominal += int(batching.surcharge_ns(candidate.profile, shape, entry.request.price))
         predicted = nominal * self.foresight.corrections.factors[decision.variant]
         return Choice(
             decision=decision._replace(batch=len(members), predicted_ns=predicted),
@@ -347,6 +356,7 @@ class Pool:
             slack_ns=request.deadline_ns - now_ns - int(trip_ns),
             deadline_ns=request.deadline_ns - request.arrived_ns,
             fastest_ns=entry.fastest_ns * self.foresight.corrections.factors[entry.fastest],
+            price=request.price,
         )
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:

@@ -62,7 +62,8 @@ class Request:
     dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
     `tightness` is the share of its time that the door foretold it to need. It shares runs
     only with requests of the same `cell`. `offered_ns` is when it came to the door, 0 before,
-    `ahead` how many waited then, `admission` what the door said.
+    `ahead` how many waited then, `admission` what the door said. `price` is its cohort's: its
+    predictions are multiplied by that.
     `trace` is what records it, None for most, `traceparent` what its worker is told of that.
     """
 
@@ -84,6 +85,7 @@ class Request:
     ahead: int = 0
     admission: Any = None
     trace: Any = None
+    price: float = 1.0
 
 
 class TensorValue(NamedTuple):

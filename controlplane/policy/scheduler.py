@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
 from controlplane.policy.entries import Settings
-from controlplane.policy.hands import Flight, Hands, all_flights
+from controlplane.policy.hands import Flight, Hands, all_flights, parts_of, sizes_of
 from controlplane.policy.host_load import HostLoad
 from controlplane.policy.policies import Policy
 from controlplane.policy.pool import Pool
@@ -259,8 +259,7 @@ class Scheduler:
             )
             self._hands.hand_over(slot, flight, now_ns)
             if self.tenancy is not None:
-                tokenizer = flight.candidate.tokenizer
-                sizes = [request.shapes[tokenizer].tokens for request in flight.requests]
+                sizes = sizes_of(flight)
                 flight.charges = self.tenancy.charge(flight.requests, sizes, flight.predicted_ns)
             return flight
         return None
@@ -277,8 +276,15 @@ class Scheduler:
         return min([pool.head_time() for pool in waiting]) + self.tenancy.bound_ns
 
     def _learn(self, flight: Flight, now_ns: int, run_ns: int, whole: bool) -> None:
-        foresight = flight.pool.foresight
-        foresight.completed(flight.candidate, flight.nominal_ns, run_ns, whole=whole)
+        pool, foresight = flight.pool, flight.pool.foresight
+        nominal_ns = flight.nominal_ns
+        if pool.cohorts is not None:
+            parts = parts_of(flight, flight.predicted_ns)
+            if whole or run_ns > flight.predicted_ns:
+                pool.cohorts.learn(flight.requests, parts, run_ns, now_ns)
+            scale = pool.cohorts.repriced(flight.requests, parts, now_ns)
+            nominal_ns = int(nominal_ns * scale) or 1
+        foresight.completed(flight.candidate, nominal_ns, run_ns, whole=whole)
         foresight.ended(
             flight.candidate,
             promised_ns=max(1, flight.ahead_ns + flight.predicted_ns),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from controlplane.errors import Forbidden, InvalidRequest
 from controlplane.policy.admission import Admission, Refusal
+from controlplane.policy.parts import shares
 from controlplane.policy.records import Request, RequestClass
 from controlplane.policy.tenancy.accounts import Account, Section
 from controlplane.policy.tenancy.clocks import Peers
@@ -150,7 +151,7 @@ class Tenancy:
     ) -> tuple[Charge, ...]:
         """Charge a run that is sent: each request by its size, what is predicted for all."""
         charges = []
-        for request, work in zip(requests, _shares(predicted_ns, sizes), strict=True):
+        for request, work in zip(requests, shares(predicted_ns, sizes), strict=True):
             section = self.section(request.klass)
             section.account.serve(section, work)
             section.account.in_flight_ns += work
@@ -160,7 +161,7 @@ class Tenancy:
 
     def settle(self, charges: Sequence[Charge], measured_ns: int) -> None:
         """The run ended: what it took, 0 for nothing, takes the place of what was charged."""
-        parts = _shares(measured_ns, [charge.work_ns for charge in charges])
+        parts = shares(measured_ns, [charge.work_ns for charge in charges])
         for charge, part in zip(charges, parts, strict=True):
             account = charge.account.current()
             account.serve(account.section(charge.klass), part - charge.work_ns)
@@ -222,20 +223,3 @@ def _scope(sharing: str, klass: RequestClass, privacy: str, number: int) -> str:
     # No tenant's own name has this character in it, so no scope is a tenant's.
     scope = f"{klass.tenant}\n{privacy}"
     return scope if sharing == "class" else f"{scope}\n{number}"
-
-
-def _shares(total_ns: int, sizes: Sequence[int]) -> list[int]:
-    """Whole parts of the total in proportion to the sizes, which add up to it exactly."""
-    everything = sum(sizes)
-    if len(sizes) == 1:
-        return [total_ns]
-    if not everything:
-        sizes, everything = [1] * len(sizes), len(sizes)
-    parts = []
-    left, size_left = total_ns, everything
-    for size in sizes:
-        part = left * size // size_left if size_left else 0
-        parts.append(part)
-        left -= part
-        size_left -= size
-    return parts

@@ -1,0 +1,69 @@
+"""One tenant's requests take twice what their size says: what that costs the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.sim.arrivals import Poisson
+from bench.sim.model import mean_service_ns, routable, two_variants
+from bench.sim.result import Ending
+from bench.sim.service import Noise
+from bench.sim.settings import SimSettings
+from bench.sim.workload import Deadlines, FixedLength, draw_workload, together
+from bench.sim.world import World
+from controlplane.policy.records import RequestClass
+
+TABLE = two_variants().table()
+STEADY, DEAR = RequestClass(tenant="steady"), RequestClass(tenant="dear")
+LENGTHS = FixedLength(27)
+
+
+def play(seconds: float, seed: int = 1, **settings: object) -> World:
+    """The two tenants before two workers; together they need 0.85 of the fastest variant."""
+    generator = np.random.default_rng(seed)
+    fastest = min(mean_service_ns(candidate, LENGTHS) for candidate in routable(TABLE))
+    capacity = 2 * 1e9 / fastest
+    deadlines = Deadlines(120.0)
+    steady = draw_workload(generator, Poisson(0.45 * capacity), LENGTHS, deadlines, seconds)
+    dear = draw_workload(generator, Poisson(0.20 * capacity), LENGTHS, deadlines, seconds)
+    made = World(
+        together([steady, dear], [STEADY, DEAR]),
+        TABLE,
+        SimSettings(policy="price", noise=Noise(hidden={"dear": 2.0}), **settings),  # type: ignore[arg-type]
+    )
+    made.run()
+    assert made.violations() == []
+    return made
+
+
+def on_time(made: World, number: int) -> float:
+    who = made.workload.who
+    assert who is not None
+    return float((made.endings().ending[who == number] == Ending.ON_TIME).mean())
+
+
+def test_the_others_are_on_time_all_the_same() -> None:
+    made = play(8.0)
+    assert on_time(made, 0) >= 0.97
+    assert on_time(made, 1) >= 0.9
+    assert made.cohorts is not None
+    (price,) = made.cohorts.prices(int(8e9))
+    assert price.tenant == "dear"
+    assert price.price == pytest.approx(2.0, rel=0.15)
+
+
+def test_the_price_is_right_within_fifty_requests() -> None:
+    # 0.2 of 384 a second: about 50 in 0.65 s.
+    made = play(0.65)
+    who = made.workload.who
+    assert who is not None and 30 <= int((who == 1).sum()) <= 70
+    assert made.cohorts is not None
+    (price,) = made.cohorts.prices(int(0.65e9))
+    assert (price.tenant, price.runs <= 60) == ("dear", True)
+    assert price.price == pytest.approx(2.0, rel=0.2)
+
+
+def test_without_prices_predictions_are_as_the_size_says() -> None:
+    made = play(1.0, cohort_prices=False)
+    assert made.cohorts is None
