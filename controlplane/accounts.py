@@ -9,7 +9,7 @@ from controlplane import ends
 from controlplane.counters import Counters
 from controlplane.errors import ControlPlaneError, TooLate
 from controlplane.measures import NONE, Callers, RequestMeasures
-from controlplane.policy.hands import Flight
+from controlplane.policy.hands import Flight, parts_of
 from controlplane.policy.records import Answer, Request
 from controlplane.telemetry.requests import request_ended
 from controlplane.telemetry.telemetry import Telemetry
@@ -56,6 +56,10 @@ class Accounts:
         for request in flight.requests:
             if request.trace is not None and request.trace.recording:
                 request.traceparent = request.trace.send(flight.sent_ns, flight)
+
+    def ran(self, flight: Flight, run_ns: int, cpu_ns: int) -> None:
+        """A run took this on its worker: whoever was in it is charged, whatever he gets for it."""
+        self.measures.ran(flight, run_ns, parts_of(flight, cpu_ns))
 
     def lost(self, request: Request, flight: Flight, error: ControlPlaneError) -> None:
         """Its run came to nothing; another may follow."""

@@ -166,3 +166,41 @@ class WorkerLoad(NamedTuple):
     expired_items_executed: int = 0
     throttled_periods: int = 0
     decode: tuple[DecodeLoad, ...] = ()
+    process_cpu_ns: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker has spent since it registered, as it says, and what of that was charged.
+
+    `run_cpu_ns` is CPU time of its runs, `process_cpu_ns` that of its whole process,
+    `live_token_ms` the integral of the tokens in its arenas over time. Callers were charged
+    `charged_cpu_ns` of the first and `charged_token_ms` of the last; the rest belongs to nobody:
+    answers that callers did not wait for, results that came when their run was given up.
+    """
+
+    run_cpu_ns: int = 0
+    process_cpu_ns: int = 0
+    live_token_ms: int = 0
+    charged_cpu_ns: int = 0
+    charged_token_ms: int = 0
+    _reported: bool = False
+
+    def report(self, before: WorkerLoad, now: WorkerLoad) -> None:
+        """The worker's totals are `now`; the first report is where the tally begins."""
+        if self._reported:
+            self.run_cpu_ns += max(0, now.run_cpu_ns - before.run_cpu_ns)
+            self.process_cpu_ns += max(0, now.process_cpu_ns - before.process_cpu_ns)
+            if now.decode:
+                # A model that is let go takes its total with it.
+                self.live_token_ms += max(0, _live_token_ms(now) - _live_token_ms(before))
+        self._reported = True
+
+    def charge(self, cpu_ns: int, live_token_ms: int = 0) -> None:
+        """Somebody was charged this."""
+        self.charged_cpu_ns += cpu_ns
+        self.charged_token_ms += live_token_ms
+
+
+def _live_token_ms(load: WorkerLoad) -> int:
+    return sum([each.live_token_ms for each in load.decode])

@@ -226,7 +226,8 @@ class Dispatcher:
             self.counters.unknown_results += 1
             return
         if done.run_ns:
-            self.measures.ran(flight, done.run_ns)
+            self._accounts.ran(flight, done.run_ns, done.cpu_ns)
+            session.tally.charge(done.cpu_ns)
         answered = 0
         for item in done.items:
             place = place_of(done.id, item.id)

@@ -19,7 +19,7 @@ from controlplane.errors import (
     WorkerFault,
 )
 from controlplane.policy.admission import Admission, Refusal
-from controlplane.policy.hands import Flight
+from controlplane.policy.hands import Flight, parts_of
 from controlplane.policy.records import Answer, Outcome, Provenance, Request
 from controlplane.policy.scheduler import Shed
 from controlplane.registry import Membership, ModelInfo
@@ -137,13 +137,9 @@ def answer(
 ) -> Answer:
     """The answer of a request, with where it came from and what it cost.
 
-    The CPU time of a shared run is charged by tokens.
+    The CPU time of a shared run is charged by tokens at their cohorts' prices.
     """
     shape = request.shapes[flight.candidate.tokenizer]
-    share = 1.0
-    if len(flight.requests) > 1:
-        sizes = [r.shapes[flight.candidate.tokenizer].tokens for r in flight.requests]
-        share = shape.tokens / sum(sizes) if sum(sizes) else 1.0 / len(sizes)
     return Answer(
         outputs=item.outputs,
         provenance=Provenance(
@@ -160,8 +156,8 @@ def answer(
         outcome=Outcome(
             items=shape.items,
             input_tokens=shape.tokens if flight.candidate.tokenizer else 0,
-            predicted_cpu_ns=int(flight.predicted_ns * share),
-            charged_cpu_ns=int(done.cpu_ns * share),
+            predicted_cpu_ns=parts_of(flight, flight.predicted_ns)[place],
+            charged_cpu_ns=parts_of(flight, done.cpu_ns)[place],
             preprocess_ns=request.preprocess_ns,
             queue_ns=flight.sent_ns - request.arrived_ns - request.preprocess_ns + done.queue_ns,
             execute_ns=done.run_ns,

@@ -5,7 +5,7 @@ Everything is counted in plain integers by whoever owns the request, on the even
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from controlplane.histogram import RATIOS, SIZES, TIMES_NS, Histogram
 from controlplane.policy.hands import Flight
@@ -67,7 +67,7 @@ class Callers:
         return self._classes.label(klass.name)
 
     def charge(self, klass: RequestClass, cpu_ns: int) -> None:
-        """An answer took this CPU time."""
+        """A run or a generation took this CPU time."""
         key = (self._tenants.label(klass.tenant), self.klass(klass))
         self.cpu_ns[key] = self.cpu_ns.get(key, 0) + cpu_ns
 
@@ -139,8 +139,10 @@ class RequestMeasures:
             if request.dispatches == 1:
                 self._waited(request, variant, sent_ns)
 
-    def ran(self, flight: Flight, run_ns: int) -> None:
-        """A run took `run_ns` on its worker."""
+    def ran(self, flight: Flight, run_ns: int, charges_ns: Sequence[int]) -> None:
+        """A run took `run_ns` on its worker; its requests are charged `charges_ns` of CPU time."""
+        for request, charge_ns in zip(flight.requests, charges_ns, strict=True):
+            self.callers.charge(request.klass, charge_ns)
         key = (flight.pool.model, flight.candidate.name)
         service = self.service.get(key)
         if service is None:
@@ -159,7 +161,6 @@ class RequestMeasures:
         if duration is None:
             duration = self.duration[of_class] = Histogram(TIMES_NS)
         duration.observe(answer.outcome.total_ns)
-        self.callers.charge(request.klass, answer.outcome.charged_cpu_ns)
 
     def _waited(self, request: Request, variant: str, until_ns: int) -> None:
         key = (request.model, self.callers.klass(request.klass), variant)

@@ -16,6 +16,7 @@ from controlplane.deployed import (
     ModelState,
     QualityEvidence,
     TensorSpec,
+    Tally,
     TokenizerInfo,
     VariantInfo,
     WorkerIdentity,
@@ -30,6 +31,7 @@ __all__ = [
     "ModelState",
     "QualityEvidence",
     "Registry",
+    "Tally",
     "TensorSpec",
     "TokenizerInfo",
     "VariantInfo",
@@ -68,6 +70,7 @@ class WorkerSession:
     heard_ns: int
     state: WorkerState = WorkerState.CONNECTING
     load: WorkerLoad = field(default_factory=WorkerLoad)
+    tally: Tally = field(default_factory=Tally)
     models: dict[str, ModelInfo] = field(default_factory=dict)
     # Names in the worker's repository, loaded or not.
     available: tuple[str, ...] = ()
@@ -160,6 +163,7 @@ class Registry:
 
     def report_load(self, session: WorkerSession, load: WorkerLoad, now_ns: int) -> None:
         """Take a load report; any report is a sign of life."""
+        session.tally.report(session.load, load)
         session.load = load
         session.heard_ns = now_ns
 

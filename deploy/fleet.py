@@ -9,6 +9,7 @@ import grpc
 
 from deploy.access import Access
 from deploy.channels import channel as channel_to
+from deploy.charge_views import NO_CHARGES, ChargeView, CohortView, charge_view, cohort_views
 from deploy.tenant_views import (
     NO_OVERLOAD,
     NO_RELOADS,
@@ -52,6 +53,7 @@ class WorkerView:
     resident_bytes: int
     expired_executed: int
     since_report_ms: float
+    charges: ChargeView = NO_CHARGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class DecileView:
 class PoolView:
     """One model and the workers that serve it; `calibration` has ten deciles of chances.
 
-    `door_margin` is what the door multiplies foretold waits by, `overload` its ladder's state.
+    `door_margin` is what the door multiplies foretold waits by, `overload` its ladder's state,
+    `cohorts` are those whose requests take more than their size says.
     """
 
     model: str
@@ -100,6 +103,7 @@ class PoolView:
     calibration: tuple[DecileView, ...]
     door_margin: float
     overload: OverloadView = NO_OVERLOAD
+    cohorts: tuple[CohortView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +323,7 @@ def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
         resident_bytes=message.load.resident_bytes,
         expired_executed=message.load.expired_items_executed,
         since_report_ms=message.since_report_ms,
+        charges=charge_view(message),
     )
 
 
@@ -394,4 +399,5 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
         ),
         door_margin=message.door_margin,
         overload=overload_view(message.overload),
+        cohorts=cohort_views(message.cohorts),
     )

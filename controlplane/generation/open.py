@@ -336,6 +336,8 @@ class Generation:
         self.progress.usage = event
         if self._lane is not None:
             self._lane.answered[self.model, provenance.variant] += 1
+            cpu_ns = event.prefill_cpu_ns + event.decode_cpu_ns
+            self._lane.session.tally.charge(cpu_ns, event.live_token_ms)
         return Completed(event, provenance)
 
     def _begun(self) -> None:

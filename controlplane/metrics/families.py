@@ -130,7 +130,7 @@ G_CORRECTION = _gauge(
 # Both lanes.
 CHARGED = _counter(
     "charged.cpu",
-    "CPU time that answers were charged, by tenant and class.",
+    "CPU time of runs, charged to those who were in them, by tenant and class.",
     ("tenant", "class"),
     unit="s",
     per=NANOSECONDS,

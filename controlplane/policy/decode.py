@@ -60,6 +60,7 @@ class DecodeLoad(NamedTuple):
     preemptions: int = 0
     shed: int = 0
     block_map: bytes = b""
+    live_token_ms: int = 0
 
 
 class Route(NamedTuple):

@@ -11,6 +11,7 @@ from controlplane.deployment import deployment_of
 from controlplane.dispatcher import Dispatcher
 from controlplane.generation.quality import measured_quality
 from controlplane.generation.service import Generations
+from controlplane.policy.cohorts import CohortPrice
 from controlplane.policy.pool import Pool
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry, WorkerSession
@@ -64,7 +65,7 @@ def status_response(
         workers=[
             _worker(dispatcher, generations, session, now_ns) for session in registry.workers()
         ],
-        pools=[_pool(registry, dispatcher, pool) for pool in dispatcher.pools()],
+        pools=[_pool(registry, dispatcher, pool, now_ns) for pool in dispatcher.pools()],
         # Workers and control plane see the same runs, each by its own clock.
         expired_work_executed=max(dispatcher.counters.expired_work_executed, reported),
         preprocess_queued=saturation.queued,
@@ -87,12 +88,18 @@ def status_response(
 def _worker(
     dispatcher: Dispatcher, generations: Generations, session: WorkerSession, now_ns: int
 ) -> fleet_pb2.WorkerStatus:
+    tally = session.tally
     return fleet_pb2.WorkerStatus(
         hello=write_hello(session.identity),
         load=write_load(session.load),
         state=session.state.value,
         in_flight_items=held_by(dispatcher, generations, session),
         since_report_ms=(now_ns - session.heard_ns) / 1e6,
+        run_cpu_us=tally.run_cpu_ns // 1000,
+        process_cpu_us=tally.process_cpu_ns // 1000,
+        live_token_ms=tally.live_token_ms,
+        charged_cpu_us=tally.charged_cpu_ns // 1000,
+        charged_live_token_ms=tally.charged_token_ms,
     )
 
 
@@ -128,7 +135,9 @@ def _lane(served: ServedLane) -> fleet_pb2.LaneStatus:
     )
 
 
-def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.PoolStatus:
+def _pool(
+    registry: Registry, dispatcher: Dispatcher, pool: Pool, now_ns: int
+) -> fleet_pb2.PoolStatus:
     counters = dispatcher.counters
     membership = registry.membership(pool.model)
     info = deployment_of(pool.table) if membership is None else membership.model
@@ -170,4 +179,15 @@ def _pool(registry: Registry, dispatcher: Dispatcher, pool: Pool) -> fleet_pb2.P
             changes=pool.ladder.changes,
             kept_out=pool.ladder.kept_out,
         ),
+        cohorts=[] if pool.cohorts is None else [_cohort(c) for c in pool.cohorts.prices(now_ns)],
+    )
+
+
+def _cohort(priced: CohortPrice) -> fleet_pb2.CohortStatus:
+    return fleet_pb2.CohortStatus(
+        tenant=priced.tenant,
+        request_class=priced.klass,
+        tokens=priced.tokens,
+        price=priced.price,
+        runs=priced.runs,
     )

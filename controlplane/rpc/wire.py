@@ -141,6 +141,7 @@ def read_load(load: worker_pb2.WorkerLoad) -> WorkerLoad:
         expired_items_executed=load.expired_items_executed,
         throttled_periods=load.throttled_periods,
         decode=tuple([_read_decode_load(each) for each in load.decode]) if load.decode else (),
+        process_cpu_ns=load.process_cpu_us * 1000,
     )
 
 
@@ -161,6 +162,7 @@ def _read_decode_load(load: worker_pb2.DecodeLoad) -> DecodeLoad:
         preemptions=load.preemptions,
         shed=load.shed,
         block_map=load.block_map,
+        live_token_ms=load.live_token_ms,
     )
 
 
@@ -183,6 +185,7 @@ def write_load(load: WorkerLoad) -> worker_pb2.WorkerLoad:
         expired_items_executed=load.expired_items_executed,
         throttled_periods=load.throttled_periods,
         decode=map(write_decode_load, load.decode),
+        process_cpu_us=load.process_cpu_ns // 1000,
     )
 
 

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deploy.charge_views import CohortView
 from deploy.fleet import FleetStatus, GeneratorView, PoolView
 
 _STATE_STYLE = {"ready": "green", "suspect": "yellow", "draining": "yellow", "lost": "red"}
@@ -22,10 +23,15 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
     )
     yield Text()
     yield _workers(status)
+    if any(worker.charges.run_cpu_ms for worker in status.workers):
+        yield Text()
+        yield _charges(status)
     for pool in status.pools:
         yield Text()
         yield _pool_line(pool)
         yield _variants(pool)
+        for cohort in pool.cohorts:
+            yield _cohort_line(cohort)
     for generator in status.generators:
         yield Text()
         yield _generator_line(generator)
@@ -71,6 +77,30 @@ def _workers(status: FleetStatus) -> Table:
     return table
 
 
+def _charges(status: FleetStatus) -> Table:
+    """What workers spent since they registered, and how much of that was charged to somebody."""
+    table = _table()
+    table.add_column("worker", overflow="fold")
+    for heading in ("run s", "charged", "besides s", "token-s", "charged"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for worker in status.workers:
+        charges = worker.charges
+        held = charges.live_token_ms
+        table.add_row(
+            worker.id,
+            f"{charges.run_cpu_ms / 1e3:.1f}",
+            _share(charges.charged_cpu_ms, charges.run_cpu_ms),
+            f"{charges.overhead_ms / 1e3:.1f}",
+            f"{held / 1e3:.0f}" if held else "",
+            _share(charges.charged_live_token_ms, held),
+        )
+    return table
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}%" if whole else ""
+
+
 def _tenants(status: FleetStatus) -> Table:
     table = _table()
     table.add_column("tenant", overflow="fold")
@@ -107,6 +137,17 @@ def _pool_line(pool: PoolView) -> Text:
         )
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
+    )
+
+
+def _cohort_line(cohort: CohortView) -> Text:
+    who = f"tenant {cohort.tenant or '(none)'}"
+    if cohort.request_class:
+        who += f", class {cohort.request_class}"
+    sizes = f", {cohort.tokens} to {2 * cohort.tokens - 1} tokens" if cohort.tokens else ""
+    return Text(
+        f"{who}{sizes}: takes {cohort.price:.2f} times what its size says ({cohort.runs} runs)",
+        style="yellow",
     )
 
 

@@ -58,11 +58,8 @@ class Generation:
         return bool(self.answers) and len(self.records) == len(self.answers) and not self.wanted
 
 
-def usage_of(records: Iterable[SequenceRecord], generated: int, cpu_share: float) -> Usage:
-    """The account of a generation from those of its answers.
-
-    `generated` counts its tokens; `cpu_share` is CPU time over wall time of the steps.
-    """
+def usage_of(records: Iterable[SequenceRecord], generated: int) -> Usage:
+    """The account of a generation from those of its answers; `generated` counts its tokens."""
     all_of = tuple(records)
     gaps = sum(max(r.generated_tokens - 1, 0) for r in all_of)
     spans = sum(r.mean_gap_ns * max(r.generated_tokens - 1, 0) for r in all_of)
@@ -76,8 +73,8 @@ def usage_of(records: Iterable[SequenceRecord], generated: int, cpu_share: float
         total_ns=max(r.total_ns for r in all_of),
         mean_gap_ns=spans // gaps if gaps else 0,
         max_gap_ns=max(r.max_gap_ns for r in all_of),
-        prefill_cpu_ns=int(sum(r.prefill_ns for r in all_of) * cpu_share),
-        decode_cpu_ns=int(sum(r.decode_ns for r in all_of) * cpu_share),
+        prefill_cpu_ns=sum(r.prefill_ns for r in all_of),
+        decode_cpu_ns=sum(r.decode_ns for r in all_of),
         live_token_ns=sum(r.live_token_ns for r in all_of),
         preemptions=sum(r.preemptions for r in all_of),
     )

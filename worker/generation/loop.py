@@ -315,7 +315,7 @@ class DecodeLoop:
         if lane is not None:
             lane.drop(generation)
             with self._lock:
-                self._open.settle(generation, self._steps.cpu_share)
+                self._open.settle(generation)
                 self._open.flush()
 
     def _guarded_turn(self, lane: Lane) -> bool:

@@ -95,11 +95,11 @@ class OpenGenerations:
                 self.tell_piece(generation, answer, answer.cut(Finish.DEADLINE))
         self._unwanted(generation)
 
-    def settle(self, generation: Generation, cpu_share: float) -> None:
+    def settle(self, generation: Generation) -> None:
         """Closes one whose answers are all finished and accounted for."""
         if generation.complete and not generation.closed:
             generated = sum(answer.generated for answer in generation.answers.values())
-            self.close(generation, usage_of(generation.records.values(), generated, cpu_share))
+            self.close(generation, usage_of(generation.records.values(), generated))
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back once, on the event loop, when none is open and every event delivered."""

@@ -50,14 +50,8 @@ class Steps:
         self._patience_ns = 0
         # Guarded by the lock: the step that runs and what it runs for, and totals of all.
         self._running: tuple[Token, list[Generation]] | None = None
-        self._run_ns = 0
         self.run_cpu_ns = 0
         self.expired_executed = 0
-
-    @property
-    def cpu_share(self) -> float:
-        """CPU time over wall time of all steps; 1 before the first. Under the lock."""
-        return self.run_cpu_ns / self._run_ns if self._run_ns else 1.0
 
     def terminate_unwanted(self) -> None:
         """Ends the running step if nobody in it is wanted any more. Under the lock."""
@@ -114,12 +108,12 @@ class Steps:
         ended_ns, cpu_ns = self._clocks.now_ns(), self._clocks.cpu_ns() - cpu_before
         with self._lock:
             self._running = None
-            self._run_ns += ended_ns - began_ns
             self.run_cpu_ns += cpu_ns
         if logits is None:
-            lane.scheduler.failed(step)
+            lane.scheduler.failed(step, cpu_ns)
         else:
-            self._commit(lane, step, logits, _Account(now_ns, ended_ns - began_ns, shares))
+            account = _Account(now_ns, ended_ns - began_ns, cpu_ns, shares)
+            self._commit(lane, step, logits, account)
         return True
 
     def _note(self, account: _Account, ended_ns: int, sequences: int) -> None:
@@ -191,14 +185,15 @@ class Steps:
             if generation is not None:
                 tokens[part.sequence_id] = self._choose(generation, part.sequence_id, row, told)
         now_ns, took_ns = self._clocks.now_ns(), account.run_ns
-        for ended in lane.scheduler.completed(step, tokens, now_ns, took_ns):
+        ended_now = lane.scheduler.completed(step, tokens, now_ns, took_ns, account.cpu_ns)
+        for ended in ended_now:
             lane.end(ended.sequence_id, ended.record)
         if account.shares:
             self._note(account, now_ns, len(step.parts))
         with self._lock:
             for sequence_id, generation in told.over:
                 lane.finish(sequence_id)
-                self._open.settle(generation, self.cpu_share)
+                self._open.settle(generation)
             if told.patience_ns <= 0:
                 # One wake-up for all tokens of the step, and of those before that waited.
                 self._held_ns = 0
@@ -245,7 +240,7 @@ class Steps:
             return
         if ended.reason == Reason.EXPIRED:
             self._open.expire(generation)
-            self._open.settle(generation, self.cpu_share)
+            self._open.settle(generation)
         else:
             self._open.fail(generation, lane.refusal_of(ended))
 
@@ -267,10 +262,11 @@ class _Share(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """When a step was planned, how long its run took, and who is recorded."""
+    """When a step was planned, what its run took of time and CPU time, and who is recorded."""
 
     begun_ns: int
     run_ns: int
+    cpu_ns: int
     shares: dict[Generation, _Share]
 
 

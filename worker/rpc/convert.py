@@ -254,6 +254,7 @@ def load_to(
         run_cpu_us=state.run_cpu_ns // 1000,
         expired_items_executed=state.expired_items_executed,
         throttled_periods=sample.throttled_periods,
+        process_cpu_us=sample.process_cpu_ns // 1000,
         decode=[
             worker_pb2.DecodeLoad(
                 model=lane.model,

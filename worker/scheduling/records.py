@@ -104,8 +104,9 @@ class SequenceRecord:
 
     `queue_ns` is arrival to admission, `first_token_ns` arrival to first token (0: none yet),
     `total_ns` arrival to the last account. Gaps lie between tokens of the answer. `prefill_ns`
-    and `decode_ns` are its shares of the steps it was in, `live_token_ns` the tokens it held
-    times how long. `cached_tokens` of the prompt were not computed, at its first admission.
+    and `decode_ns` are its shares of the CPU time of the steps it was in, `live_token_ns` the
+    tokens it held times how long. `cached_tokens` of the prompt were not computed, at its first
+    admission.
     """
 
     prompt_tokens: int
@@ -178,7 +179,8 @@ class DecodeState:
     """The state to report; counts of now, then totals since the start.
 
     `cached_tokens` are those that decoding sequences attend to in one step, `free_blocks` are
-    held by nobody, `evictable_blocks` by the prefix cache alone.
+    held by nobody, `evictable_blocks` by the prefix cache alone. `live_token_ms` is the integral of
+    the tokens that residents held over time, each counted as often as it is held.
     """
 
     waiting: int
@@ -193,6 +195,7 @@ class DecodeState:
     prefix_hit_tokens: int
     preemptions: int
     shed: int
+    live_token_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ class Residency:
     """Waiting and resident sequences by id, and their blocks. Not thread-safe.
 
     `hits` counts prompt tokens that were found in the prefix cache, `peak` the most sequences
-    that lived at once.
+    that lived at once. `held_token_ns` is the integral of the tokens that residents held until
+    `held_at_ns`, each counted as often as it is held.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -27,6 +28,8 @@ class Residency:
         self.peak = 0
         self.hits = 0
         self.preemptions = 0
+        self.held_token_ns = 0
+        self.held_at_ns = 0
         # Those preempted since this was last emptied.
         self.evicted: list[int] = []
 
@@ -54,6 +57,13 @@ class Residency:
             return False
         full = (sequence.prompt_tokens - 1) // BLOCK_TOKENS
         return self._shares(sequence, [s for s in self.residents() if s.published < full])
+
+    def hold(self, now_ns: int) -> None:
+        """Count what residents held since the last look, while nothing changed hands."""
+        if now_ns > self.held_at_ns:
+            held = sum([sequence.computed for sequence in self.resident.values()])
+            self.held_token_ns += held * (now_ns - self.held_at_ns)
+            self.held_at_ns = now_ns
 
     def residents(self) -> list[DecodeSequence]:
         """Those in the arena."""
@@ -100,9 +110,9 @@ class Residency:
             missing = blocks_for(sequence.most_tokens) - len(hit)
             sequence.blocks += self.pool.take(sequence.tenant, missing)
 
-    def preempt(self, sequence: DecodeSequence) -> None:
+    def preempt(self, sequence: DecodeSequence, now_ns: int) -> None:
         """Takes its blocks away; it waits again, with its tokens."""
-        self.pool.give_back(sequence.preempt())
+        self.pool.give_back(sequence.preempt(now_ns))
         del self.resident[sequence.sequence_id]
         self.waiting[sequence.sequence_id] = sequence
         self.preemptions += 1
@@ -117,13 +127,13 @@ class Residency:
             living = {s.tenant for s in (*self.waiting.values(), *self.resident.values())}
             self.pool.forget_tenants(living)
 
-    def charge(self, step: Step, cost: CorrectedCost, took_ns: int) -> None:
-        """Divides a step's time among its sequences by what each part costs."""
+    def charge(self, step: Step, cost: CorrectedCost, cpu_ns: int) -> None:
+        """Divides a step's CPU time among its sequences by what each part costs."""
         weights = [cost.predict_ns(load_of((part,))) for part in step.parts]
         whole = sum(weights)
         for part, weight in zip(step.parts, weights, strict=True):
             sequence = self.resident[part.sequence_id]
-            share = int(took_ns * weight / whole)
+            share = int(cpu_ns * weight / whole)
             if sequence.state == State.DECODING:
                 sequence.decode_ns += share
             else:
@@ -186,7 +196,7 @@ class Residency:
             victim = choose_victim(others, cost, now_ns, ratio)
             if victim is None:
                 return
-            self.preempt(victim)
+            self.preempt(victim, now_ns)
 
     def _shares(self, sequence: DecodeSequence, others: list[DecodeSequence]) -> bool:
         group = sequence.arrival.group

@@ -110,6 +110,7 @@ class DecodeScheduler:
         if self._runs(sequence_id):
             sequence.cancelled = True
         else:
+            sequence.account(self._homes.held_at_ns)
             self._homes.remove(sequence)
         return sequence.record()
 
@@ -129,6 +130,7 @@ class DecodeScheduler:
         """
         if self._running is not None:
             raise RuntimeError("a step is running: it must be completed or failed first")
+        self._homes.hold(now_ns)
         ended = self._expire(now_ns)
         if self.policy.shed:
             ended += self._shed_late(now_ns)
@@ -155,9 +157,16 @@ class DecodeScheduler:
         return step
 
     def completed(
-        self, step: Step, tokens: Mapping[int, int], now_ns: int, took_ns: int
+        self,
+        step: Step,
+        tokens: Mapping[int, int],
+        now_ns: int,
+        took_ns: int,
+        cpu_ns: int | None = None,
     ) -> tuple[Ended, ...]:
         """The step ran in `took_ns`; `tokens` holds one token for each part with logits.
+
+        Its sequences are charged `cpu_ns`, or the time it took where that is not known.
 
         Costs are learnt from all of the time between its plan and `now_ns`, when its tokens are
         chosen. Returns the sequences that this token ended by their limit; they are gone already.
@@ -168,9 +177,10 @@ class DecodeScheduler:
         if any(s not in tokens and not self._homes.resident[s].cancelled for s in missing):
             raise ValueError("a sequence with logits has no token")
         self._running = None
+        self._homes.hold(now_ns)
         self.cost.learn(load_of(step.parts), now_ns - self._running_since_ns)
         self._measures.ran(step, took_ns)
-        self._homes.charge(step, self.cost, took_ns)
+        self._homes.charge(step, self.cost, took_ns if cpu_ns is None else cpu_ns)
         ended = []
         for part in step.parts:
             sequence = self._homes.resident[part.sequence_id]
@@ -190,10 +200,15 @@ class DecodeScheduler:
                     ended.append(Ended(sequence.sequence_id, Reason.LENGTH, sequence.record()))
         return tuple(ended)
 
-    def failed(self, step: Step) -> None:
-        """The step did not happen: its tokens are outstanding as before, cancelled ones go."""
+    def failed(self, step: Step, cpu_ns: int = 0) -> None:
+        """The step did not happen: its tokens are outstanding as before, cancelled ones go.
+
+        Its sequences are charged for what it took all the same.
+        """
         self._check_running(step)
         self._running = None
+        if cpu_ns:
+            self._homes.charge(step, self.cost, cpu_ns)
         for part in step.parts:
             sequence = self._homes.resident[part.sequence_id]
             if sequence.cancelled:
@@ -231,6 +246,7 @@ class DecodeScheduler:
             prefix_hit_tokens=self._homes.hits,
             preemptions=self._homes.preemptions,
             shed=self._shed,
+            live_token_ms=self._homes.held_token_ns // 1_000_000,
         )
 
     def measured(self) -> SequenceMeasures:
@@ -377,7 +393,7 @@ class DecodeScheduler:
             self.cost,
             now_ns,
         ):
-            self._homes.preempt(victim)
+            self._homes.preempt(victim, now_ns)
         return self._homes.has_room(sequence, reserve=True)
 
     def _choose(self, now_ns: int) -> list[Share]:

@@ -97,6 +97,8 @@ class DecodeSequence:
 
     def admit(self, hit: list[int], now_ns: int) -> None:
         """Becomes resident with the blocks of a cached prefix."""
+        # Until now it held nothing.
+        self.account(now_ns)
         self.state = State.PREFILLING
         self.blocks = hit
         self.computed = len(hit) * BLOCK_TOKENS
@@ -108,8 +110,9 @@ class DecodeSequence:
             self.admitted_ns = now_ns
             self.cached_tokens = self.computed
 
-    def preempt(self) -> list[int]:
+    def preempt(self, now_ns: int) -> list[int]:
         """Gives up its place and returns its blocks."""
+        self.account(now_ns)
         blocks, self.blocks = self.blocks, []
         self.computed = 0
         self.published = 0

@@ -213,7 +213,7 @@ def test_a_shared_run_is_charged_by_tokens_at_their_price() -> None:
     made = scheduler(max_batch=4, prefetch=0, table=SHARING)
     one, two = of(SHOP, tokens=10), of(LAB, 3.0, tokens=10)
     for each in (one, two):
-        each.deadline_ns = S
+        each.deadline_ns, each.eligible = S, (0,)
         assert made.offer(each, 0).admitted
     # The door prices what comes; here that is nobody yet, so the price set before stays.
     flight = made.next_step(0)
