@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import signal
-import ssl
 import sys
 import time
 import uuid
@@ -26,6 +25,7 @@ from controlplane.generation.lanes import Lanes
 from controlplane.generation.prompts import Prompts
 from controlplane.generation.service import Generations
 from controlplane.measures import Callers
+from controlplane.metrics.exposing import make_exposition
 from controlplane.metrics.source import MetricsSource
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
@@ -43,7 +43,7 @@ from protos.tracing.export import Destinations, open_sink
 if TYPE_CHECKING:
     from controlplane.http.door import HttpDoor
     from controlplane.page.door import PageDoor
-    from protos.exposition import Exposition
+    from controlplane.records.keeping import Records
 
 log = logging.getLogger("controlplane")
 
@@ -77,6 +77,7 @@ class ControlPlane:
             now_ns=now_ns,
         )
         callers = Callers(config.classes, config.tenants.named)
+        self._records = self._make_records(registry, loop) if config.records.file else None
         self._dispatcher = Dispatcher(
             config,
             registry,
@@ -84,6 +85,7 @@ class ControlPlane:
             loop=loop,
             telemetry=self._telemetry,
             callers=callers,
+            records=None if self._records is None else self._records.requests,
         )
         self._generations = Generations(
             config,
@@ -93,6 +95,7 @@ class ControlPlane:
             now_ns=now_ns,
             telemetry=self._telemetry,
             callers=callers,
+            records=None if self._records is None else self._records.generations,
         )
         # Holds nothing of this object, which then goes as soon as it cannot start.
         self.reloads = Reloads(config, read, partial(_take, self._dispatcher, self._generations))
@@ -131,22 +134,38 @@ class ControlPlane:
         )
         self._http = self._http_door(registry) if config.http_listen else None
         self.metrics_address = ""
-        self._exposition: Exposition | None = None
-        if config.metrics_listen or config.metrics_push_ms:
-            source = MetricsSource(
+        self._exposition = make_exposition(
+            config,
+            MetricsSource(
                 self._dispatcher,
                 self._generations,
                 registry,
                 self._preprocessor,
                 service="controlplane",
                 version=status.version,
-            )
-            context = listener_context(security.certificates)
-            self._exposition = _exposition(config, source, status.controlplane_id, loop, context)
+                store=None if self._records is None else self._records.store,
+            ),
+            status.controlplane_id,
+            loop=loop,
+            context=listener_context(security.certificates),
+            now_ns=now_ns,
+            wall_ns=time.time_ns,
+        )
         self.page_url = ""
         self._page: PageDoor | None = None
         if config.status_listen:
             self._page = self._page_door(registry, status, loop)
+
+    def _make_records(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> Records:
+        from controlplane.records.keeping import Records
+
+        return Records(
+            self._config.records,
+            registry,
+            now_ns=time.monotonic_ns,
+            wall_offset_ns=self._telemetry.wall_offset_ns,
+            loop=loop,
+        )
 
     def _http_door(self, registry: Registry) -> HttpDoor:
         try:
@@ -203,6 +222,8 @@ class ControlPlane:
         if self._page is not None:
             self.page_url = await self._page.start()
         address = await self._server.start()
+        if self._records is not None:
+            self._records.start()
         return address, await self._http.start() if self._http is not None else ""
 
     async def stop(self) -> None:
@@ -225,6 +246,8 @@ class ControlPlane:
             log.warning("requests outlast the shutdown's %.0f s and are ended", grace_s)
         self._dispatcher.close()
         self._generations.close()
+        if self._records is not None:
+            await self._records.close()
         self._fleet.close()
         if self._page is not None:
             await self._page.stop()
@@ -257,29 +280,6 @@ def _usage(process: psutil.Process) -> tuple[float, int]:
     """CPU seconds and resident bytes."""
     cpu = process.cpu_times()
     return cpu.user + cpu.system, process.memory_info().rss
-
-
-def _exposition(
-    config: ControlPlaneConfig,
-    source: MetricsSource,
-    instance: str,
-    loop: asyncio.AbstractEventLoop,
-    context: ssl.SSLContext | None,
-) -> Exposition:
-    from protos.exposition import Clocks, Exposition, Outlets
-
-    endpoint = config.telemetry.otlp_endpoint if config.metrics_push_ms else ""
-    return Exposition(
-        Outlets(config.metrics_listen, endpoint, config.metrics_push_ms, context),
-        source.read,
-        resource={
-            "service.name": config.telemetry.service_name,
-            "service.version": source.version,
-            "service.instance.id": instance,
-        },
-        loop=loop,
-        clocks=Clocks(time.monotonic_ns, time.time_ns),
-    )
 
 
 def make_telemetry(config: ControlPlaneConfig) -> Telemetry:

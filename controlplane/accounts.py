@@ -11,6 +11,7 @@ from controlplane.errors import ControlPlaneError, TooLate
 from controlplane.measures import NONE, Callers, RequestMeasures
 from controlplane.policy.hands import Flight, parts_of
 from controlplane.policy.records import Answer, Request
+from controlplane.records.recorder import RequestRecorder
 from controlplane.telemetry.requests import request_ended
 from controlplane.telemetry.telemetry import Telemetry
 
@@ -20,7 +21,8 @@ _NEVER_SLOW: Final = 1 << 62
 class Accounts:
     """What is kept of requests, by the dispatcher that owns them. Lives on the event loop.
 
-    `policy` names the one that decides; `telemetry` None records nothing.
+    `policy` names the one that decides; `telemetry` None traces nothing, `records` None keeps no
+    records.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Accounts:
         *,
         policy: str,
         now_ns: Callable[[], int],
+        records: RequestRecorder | None = None,
     ) -> None:
         self.counters = Counters()
         self.measures = RequestMeasures(callers)
@@ -37,6 +40,7 @@ class Accounts:
         self._slow_ns = _NEVER_SLOW if telemetry is None else telemetry.slow_ns
         self._policy = policy
         self._now_ns = now_ns
+        self._records = records
 
     def arrived(self, model: str, request: Request) -> None:
         """A request came; `model` is empty for one that is not deployed."""
@@ -47,19 +51,27 @@ class Accounts:
         word = ends.word_of(error)
         self.counters.ended(model, word)
         self.measures.end(model or NONE, request.klass, word)
-        self._record(request, None, error, self._now_ns())
+        now = self._now_ns()
+        if self._records is not None:
+            self._records.ended(request, model, None, word, now)
+        self._record(request, None, error, now)
 
     def sent(self, flight: Flight) -> None:
         """A run is on its way to its worker."""
         self.counters.dispatched += len(flight.requests)
         self.measures.sent(flight)
+        if self._records is not None:
+            self._records.sent(flight)
         for request in flight.requests:
             if request.trace is not None and request.trace.recording:
                 request.traceparent = request.trace.send(flight.sent_ns, flight)
 
     def ran(self, flight: Flight, run_ns: int, cpu_ns: int) -> None:
         """A run took this on its worker: whoever was in it is charged, whatever he gets for it."""
-        self.measures.ran(flight, run_ns, parts_of(flight, cpu_ns))
+        charges_ns = parts_of(flight, cpu_ns)
+        self.measures.ran(flight, run_ns, charges_ns)
+        if self._records is not None:
+            self._records.ran(flight, charges_ns)
 
     def lost(self, request: Request, flight: Flight, error: ControlPlaneError) -> None:
         """Its run came to nothing; another may follow."""
@@ -71,6 +83,8 @@ class Accounts:
         self.counters.answered(request.model, answer.provenance.variant)
         self.measures.end(request.model, request.klass, ends.ANSWERED)
         self.measures.answered(request, answer)
+        if self._records is not None:
+            self._records.ended(request, request.model, answer, ends.ANSWERED, now_ns)
         if request.trace is not None or now_ns - request.arrived_ns >= self._slow_ns:
             self._record(request, answer, None, now_ns)
 
@@ -83,6 +97,8 @@ class Accounts:
             self.measures.miss(request)
         if not request.dispatches:
             self.measures.left(request, now)
+        if self._records is not None:
+            self._records.ended(request, request.model, None, word, now)
         self._record(request, None, error, now)
 
     def _record(

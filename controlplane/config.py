@@ -120,6 +120,27 @@ class TelemetryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsConfig:
+    """Where the records of requests are kept: what each was estimated to need, and what it took.
+
+    Without a `file` none are. It is bounded by `rows` records and by `mib`; the oldest give way.
+    `share` of the requests are recorded, each for as many as it stands for.
+    """
+
+    file: str = ""
+    rows: int = 1_000_000
+    mib: int = 256
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows", self.rows), ("mib", self.mib)):
+            if value < 1:
+                raise ValueError(f"records.{name} must be at least 1, got {value}")
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"records.share must be above 0 and at most 1, got {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
 class ControlPlaneConfig:
     """Everything the control plane can be told.
 
@@ -176,6 +197,7 @@ class ControlPlaneConfig:
     classes: Mapping[str, ClassConfig] = field(default_factory=dict)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:

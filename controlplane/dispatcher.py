@@ -30,6 +30,7 @@ from controlplane.policy.records import Answer, Request
 from controlplane.policy.scheduler import Scheduler, Shed
 from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.pump import Pump
+from controlplane.records.recorder import RequestRecorder
 from controlplane.registry import ModelInfo, Registry, WorkerSession
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.tenants import TenantsConfig
@@ -54,6 +55,7 @@ class Dispatcher:
         loop: asyncio.AbstractEventLoop,
         telemetry: Telemetry | None = None,
         callers: Callers | None = None,
+        records: RequestRecorder | None = None,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -61,7 +63,9 @@ class Dispatcher:
         self._loop = loop
         policy = policy_of(config)
         callers = callers or Callers(config.classes)
-        self._accounts = Accounts(callers, telemetry, policy=policy.name, now_ns=now_ns)
+        self._accounts = Accounts(
+            callers, telemetry, policy=policy.name, now_ns=now_ns, records=records
+        )
         self.counters = self._accounts.counters
         self.measures = self._accounts.measures
         self._scheduler = Scheduler(policy, policy_settings(config))

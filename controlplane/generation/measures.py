@@ -85,16 +85,24 @@ class GenerationMeasures:
         for kind, count in counts.items():
             key = (model, provenance.variant, kind)
             self.tokens[key] = self.tokens.get(key, 0) + count
-        if (
-            progress.first_in_target
-            and usage.mean_gap_ns <= choice.token_ns
-            and progress.finish != FinishReason.DEADLINE.value
-        ):
+        if kept_targets(progress):
             self.in_targets[model, klass] = self.in_targets.get((model, klass), 0) + 1
 
     def _key(self, plan: Plan, progress: Progress) -> tuple[str, str, str]:
         assert progress.provenance is not None
         return plan.model.name, self.callers.klass(plan.klass), progress.provenance.variant
+
+
+def kept_targets(progress: Progress) -> bool:
+    """Whether a whole answer kept its targets: first token, mean gap, and its end."""
+    usage, choice = progress.usage, progress.choice
+    return (
+        usage is not None
+        and choice is not None
+        and progress.first_in_target
+        and usage.mean_gap_ns <= choice.token_ns
+        and progress.finish != FinishReason.DEADLINE.value
+    )
 
 
 def _histogram(kept: dict[K, Histogram], key: K) -> Histogram:

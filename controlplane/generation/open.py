@@ -28,7 +28,7 @@ from controlplane.generation.records import (
 )
 from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
-from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
+from controlplane.policy.decode import Choice, Demand, Route, choose, choose_late, rank
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.telemetry.trace import CallTrace
 from controlplane.wording import counted
@@ -69,7 +69,8 @@ class Plan:
 class Progress:
     """What a generation's spans and counters say of it; times in ns, 0 before they are known.
 
-    `sent_ns` is on the clock, the first token counts from the arrival.
+    `sent_ns` is on the clock, the first token counts from the arrival. `route` is where it was sent
+    last, to a worker with so many `threads`, where it came to be one of `width` that write.
     """
 
     prompt_tokens: int = 0
@@ -77,11 +78,14 @@ class Progress:
     tokens: int = 0
     sends: int = 0
     lost: int = 0
+    width: int = 0
+    threads: int = 1
     sent_ns: int = 0
     first_token_ns: int = 0
     first_in_target: bool = False
     finish: str = ""
     choice: Choice | None = None
+    route: Route | None = None
     usage: GenerationUsage | None = None
     provenance: Provenance | None = None
 
@@ -308,8 +312,11 @@ class Generation:
             quality=route.quality or 0.0,
             worker_id=lane.session.identity.id,
         )
-        self._candidate, self._lane, self.progress.sent_ns = candidate, lane, now
-        self.progress.sends += 1
+        progress = self.progress
+        self._candidate, self._lane, progress.sent_ns = candidate, lane, now
+        progress.sends += 1
+        progress.route, progress.threads = route, lane.session.identity.threads
+        progress.width = route.load.decoding + limits.n
         lane.enter(plan.id, self, len(plan.prompt), now)
         self._call = lane.port.generate(order)
 

@@ -30,6 +30,7 @@ from controlplane.generation.routing import Candidate, answer_fits, candidates, 
 from controlplane.generation.spans import Ended, generation_ended
 from controlplane.measures import NONE, Callers
 from controlplane.policy.records import RequestClass
+from controlplane.records.generations import GenerationRecorder
 from controlplane.registry import Registry
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.telemetry.timeline import GENERATION
@@ -63,6 +64,7 @@ class Generations:
         now_ns: Callable[[], int],
         telemetry: Telemetry | None = None,
         callers: Callers | None = None,
+        records: GenerationRecorder | None = None,
     ) -> None:
         self.lanes = lanes
         self.measures = GenerationMeasures(callers or Callers(config.classes))
@@ -72,6 +74,7 @@ class Generations:
         self._prompts = prompts
         self._now_ns = now_ns
         self._telemetry = telemetry
+        self._records = records
         self._last_id = 0
         self._arrived: Counter[str] = Counter()
         self._open: dict[int, Generation] = {}
@@ -296,6 +299,8 @@ class Generations:
         return caller.traceparent if is_sampled(caller.traceparent) else ""
 
     def _record(self, trace: CallTrace | None, ended: Ended) -> None:
+        if self._records is not None:
+            self._records.ended(ended, self._now_ns())
         if self._telemetry is not None:
             now = self._now_ns()
             generation_ended(self._telemetry, trace, ended, now)

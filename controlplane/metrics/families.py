@@ -135,6 +135,9 @@ CHARGED = _counter(
     unit="s",
     per=NANOSECONDS,
 )
+RECORDS = _counter(
+    "records.kept", "Records of requests that were written to the store, or dropped.", ("state",)
+)
 WORKERS = _gauge("workers", "Workers by class and state.", ("worker_class", "state"))
 WORKERS_JOINED = _counter("workers.joined", "Worker sessions that began.")
 WORKERS_LEFT = _counter("workers.left", "Worker sessions that ended, drained or lost.", ("how",))

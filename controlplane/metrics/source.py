@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from controlplane.dispatcher import Dispatcher
 from controlplane.generation.service import Generations
@@ -24,6 +25,13 @@ _IN_OTHER_UNITS = ("queued_work_ns",)
 _MOST_LOOKED_AT = 64
 
 
+class Kept(Protocol):
+    """Counts of the store of records."""
+
+    written: int
+    dropped: int
+
+
 @dataclass(slots=True)
 class MetricsSource:
     """Reads what is measured; call it on the event loop that owns everything here."""
@@ -34,6 +42,7 @@ class MetricsSource:
     preprocessor: Preprocessor
     service: str
     version: str
+    store: Kept | None = None
     _violations: int = 0
 
     def read(self) -> list[Reading]:
@@ -53,6 +62,9 @@ class MetricsSource:
         yield Reading(f.WORKERS_JOINED, (), self.registry.joined)
         yield Reading(f.WORKERS_LEFT, ("drained",), self.registry.drained)
         yield Reading(f.WORKERS_LEFT, ("lost",), self.registry.lost)
+        store = self.store
+        yield Reading(f.RECORDS, ("written",), 0 if store is None else store.written)
+        yield Reading(f.RECORDS, ("dropped",), 0 if store is None else store.dropped)
         saturation = self.preprocessor.saturation()
         yield Reading(f.PREPROCESS, ("queued",), saturation.queued)
         yield Reading(f.PREPROCESS, ("running",), saturation.running)

@@ -113,6 +113,7 @@ class Pool:
         estimates = self.foresight.estimates(request.eligible, nominal)
         slack_ns = request.deadline_ns - now_ns
         service_ns = min([estimate.predicted_ns for estimate in estimates])
+        request.foretold_ns = int(service_ns)
         tenancy = self.tenancy
         if tenancy is not None:
             refused = tenancy.refusal(tenancy.section(request.klass), service_ns, now_ns)

@@ -62,8 +62,9 @@ class Request:
     dispatched more than once (a lost worker, a cascade); `dispatches` counts that.
     `tightness` is the share of its time that the door foretold it to need. It shares runs
     only with requests of the same `cell`. `offered_ns` is when it came to the door, 0 before,
-    `ahead` how many waited then, `admission` what the door said. `price` is its cohort's: its
-    predictions are multiplied by that.
+    `ahead` how many waited then, `admission` what the door said, `foretold_ns` the service that
+    was predicted then for its fastest variant. `price` is its cohort's: its predictions are
+    multiplied by that.
     `trace` is what records it, None for most, `traceparent` what its worker is told of that.
     """
 
@@ -86,6 +87,7 @@ class Request:
     admission: Any = None
     trace: Any = None
     price: float = 1.0
+    foretold_ns: int = 0
 
 
 class TensorValue(NamedTuple):
