@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli import models
+from deploy.cli import records as records_commands
 from deploy.cli.access import reaching
 from deploy.cli.bench import app as bench_app
 from deploy.cli.capacity import capacity
@@ -62,6 +63,7 @@ app.command("infer")(reaching(infer))
 app.command("generate")(reaching(generate))
 app.command("chat")(reaching(chat))
 app.command("trace")(trace)
+app.add_typer(records_commands.app, name="records")
 app.add_typer(models.app, name="models")
 app.command("profile")(profile)
 app.command("plan")(plan)

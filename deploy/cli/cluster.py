@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +68,9 @@ def up(
         ),
     ] = None,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Serve no metrics.")] = False,
+    no_records: Annotated[
+        bool, typer.Option("--no-records", help="Keep no records of requests; see orchid records.")
+    ] = False,
     trace_sample: Annotated[
         float | None,
         typer.Option(
@@ -109,6 +112,7 @@ def up(
     from deploy.budget import core_budget, decode_share
     from deploy.cluster import ClusterError, ClusterSpec
     from deploy.config import ConfigError
+    from deploy.records.settings import records_overrides
     from deploy.services import decode_config, repository_models, served_models, worker_config
     from deploy.state import AlreadyRunningError, StateError
     from deploy.traces.settings import tracing_overrides
@@ -119,6 +123,7 @@ def up(
         given = {"repository": repository} if repository is not None else {}
         settings = worker_config(config, os.environ, given)
         tracing = tracing_overrides(config, os.environ, state, share=trace_sample, endpoint=otlp)
+        kept = records_overrides(config, os.environ, state, off=no_records)
         served = served_models(settings)
         share = decode_share(plan, encoders=bool(served.encoders)) if served.generators else 0
         if decode_threads is None and share:
@@ -160,7 +165,7 @@ def up(
     spec = ClusterSpec(
         workers=budget.encoders,
         decode_threads=budget.decode_threads,
-        controlplane={**plain, **tracing.controlplane},
+        controlplane={**plain, **tracing.controlplane, **kept},
         worker={"cpus": budget.encoder_cpus, **plain, **tracing.worker},
         decode={"cpus": budget.decode_cpus},
         directory=state,
@@ -177,7 +182,8 @@ def up(
     try:
         if detach:
             more = {"--trace-sample": trace_sample, "--otlp": otlp}
-            _up_detached(spec, timeout, more, insecure=insecure)
+            flags = {"--insecure": insecure, "--no-records": no_records}
+            _up_detached(spec, timeout, more, [flag for flag, on in flags.items() if on])
         else:
             _up_foreground(spec, timeout)
     except (ClusterError, ConfigError, AlreadyRunningError, StateError) as error:
@@ -217,7 +223,7 @@ def _up_foreground(spec: ClusterSpec, timeout: float) -> None:
 
 
 def _up_detached(
-    spec: ClusterSpec, timeout: float, more: Mapping[str, object], *, insecure: bool
+    spec: ClusterSpec, timeout: float, more: Mapping[str, object], flags: Sequence[str]
 ) -> None:
     from rich.console import Console
 
@@ -238,11 +244,9 @@ def _up_detached(
         "--policy": spec.policy,
         **more,
     }
-    arguments = ["--oversubscribe"]
+    arguments = ["--oversubscribe", *flags]
     if not spec.metrics:
         arguments.append("--no-metrics")
-    if insecure:
-        arguments.append("--insecure")
     for name, value in options.items():
         if value is not None:
             arguments += [name, str(value)]

@@ -17,6 +17,7 @@ from controlplane.policy.records import (
     TensorValue,
     TokenPayload,
 )
+from controlplane.records.recorder import RequestRecorder
 from controlplane.registry import (
     ModelInfo,
     ModelState,
@@ -181,14 +182,24 @@ def _item(item_id: int, status: ItemStatus, batch: WorkBatch) -> ItemDone:
 class House:
     """A dispatcher with its registry, on the running virtual loop."""
 
-    def __init__(self, telemetry: Telemetry | None = None, **config: object) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry | None = None,
+        records: RequestRecorder | None = None,
+        **config: object,
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
         self.config = ControlPlaneConfig(**config)  # type: ignore[arg-type]
         self.registry = Registry()
         self.dispatcher = Dispatcher(
-            self.config, self.registry, now_ns=loop.now_ns, loop=loop, telemetry=telemetry
+            self.config,
+            self.registry,
+            now_ns=loop.now_ns,
+            loop=loop,
+            telemetry=telemetry,
+            records=records,
         )
         self.workers: list[MemoryWorker] = []
         self._reporting: dict[int, asyncio.TimerHandle] = {}

@@ -1,0 +1,1 @@
+"""Reads what control planes have recorded of their requests: sums, exports, traces for replay."""
