@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -33,8 +34,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             f"no records in {path}", "orchid up keeps them there; --state and --file name others"
         )
     try:
-        address = f"file:{quote(str(path.absolute()))}?mode=ro"
+        # What a process left that was killed is taken in first, which takes leave to write.
+        mode = "rw" if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK) else "ro"
+        address = f"file:{quote(str(path.absolute()))}?mode={mode}"
         with closing(sqlite3.connect(address, uri=True, timeout=_TIMEOUT_S)) as database:
+            database.execute("PRAGMA query_only = ON")
             check_schema(database, path)
             yield database
     except OtherSchema as fault:

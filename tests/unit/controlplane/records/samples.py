@@ -12,7 +12,7 @@ S = 1_000_000
 def record(at_s: float = 0.0, **changes: Any) -> DemandRecord:
     """An answer in time of tenant "shop" that took 10 CPU-ms, 8 were estimated."""
     made = DemandRecord(
-        at_us=int(at_s * S),
+        at_us=round(at_s * S),
         lane=ENCODER,
         model="m",
         tenant="shop",
