@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from controlplane.errors import Refused
-from controlplane.generation.open import Plan, Progress
+from controlplane.generation.open import Plan
+from controlplane.generation.progress import Progress
 from controlplane.generation.records import FinishReason
 from controlplane.histogram import TIMES_NS, Histogram
 from controlplane.measures import Callers
@@ -76,7 +77,6 @@ class GenerationMeasures:
             return
         model, klass = plan.model.name, self.callers.klass(plan.klass)
         _histogram(self.duration, (model, klass)).observe(total_ns)
-        self.callers.charge(plan.klass, usage.prefill_cpu_ns + usage.decode_cpu_ns)
         counts = {
             PROMPT: usage.prompt_tokens,
             CACHED: usage.cached_tokens,

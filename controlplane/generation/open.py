@@ -17,6 +17,7 @@ from controlplane.errors import (
     WorkerFault,
 )
 from controlplane.generation.lanes import Lane
+from controlplane.generation.progress import Progress
 from controlplane.generation.records import (
     Admitted,
     Completed,
@@ -24,11 +25,11 @@ from controlplane.generation.records import (
     Finished,
     GenerationAsk,
     GenerationEvent,
-    GenerationUsage,
 )
 from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
-from controlplane.policy.decode import Choice, Demand, Route, choose, choose_late, rank
+from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
+from controlplane.policy.decode_cost import unfinished_cost
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.telemetry.trace import CallTrace
 from controlplane.wording import counted
@@ -63,31 +64,6 @@ class Plan:
     planned_ns: int = 0
     trace: CallTrace | None = None
     prefix_scope: str = ""
-
-
-@dataclass(slots=True)
-class Progress:
-    """What a generation's spans and counters say of it; times in ns, 0 before they are known.
-
-    `sent_ns` is on the clock, the first token counts from the arrival. `route` is where it was sent
-    last, to a worker with so many `threads`, where it came to be one of `width` that write.
-    """
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    tokens: int = 0
-    sends: int = 0
-    lost: int = 0
-    width: int = 0
-    threads: int = 1
-    sent_ns: int = 0
-    first_token_ns: int = 0
-    first_in_target: bool = False
-    finish: str = ""
-    choice: Choice | None = None
-    route: Route | None = None
-    usage: GenerationUsage | None = None
-    provenance: Provenance | None = None
 
 
 class House(Protocol):
@@ -166,6 +142,9 @@ class Generation:
         if self._ended:
             return
         self._ended = True
+        self._account_unfinished()
+        if self._lane is not None:
+            self._lane.session.tally.charge(*self.progress.charged())
         self._drop()
         self._house.ended(self, error)
 
@@ -315,6 +294,7 @@ class Generation:
         progress = self.progress
         self._candidate, self._lane, progress.sent_ns = candidate, lane, now
         progress.sends += 1
+        progress.placed_ns = 0
         progress.route, progress.threads = route, lane.session.identity.threads
         progress.width = route.load.decoding + limits.n
         lane.enter(plan.id, self, len(plan.prompt), now)
@@ -334,6 +314,7 @@ class Generation:
         if isinstance(event, Placed):
             self.progress.prompt_tokens = event.prompt_tokens
             self.progress.cached_tokens = event.cached_tokens
+            self.progress.placed_ns = self._house.now_ns()
             self._house.admitted(self, event.queue_ns)
             return Admitted(event.prompt_tokens, event.cached_tokens, event.queue_ns, provenance)
         if isinstance(event, Finished):
@@ -343,9 +324,24 @@ class Generation:
         self.progress.usage = event
         if self._lane is not None:
             self._lane.answered[self.model, provenance.variant] += 1
-            cpu_ns = event.prefill_cpu_ns + event.decode_cpu_ns
-            self._lane.session.tally.charge(cpu_ns, event.live_token_ms)
         return Completed(event, provenance)
+
+    def _account_unfinished(self) -> None:
+        """Whoever leaves before the end pays for what his worker has done until then."""
+        plan, progress = self.plan, self.progress
+        placed, route = progress.placed_ns, progress.route
+        if self._lane is None or progress.usage is not None or not placed or route is None:
+            return
+        now = self._house.now_ns()
+        first = plan.arrived_ns + progress.first_token_ns if progress.first_token_ns else now
+        progress.unfinished = unfinished_cost(
+            progress.setting(route),
+            max(0, len(plan.prompt) - progress.cached_tokens),
+            progress.tokens,
+            plan.ask.limits.n,
+            read_ns=max(0, first - placed),
+            written_ns=now - first,
+        )
 
     def _begun(self) -> None:
         """The first token is there: nobody waits for this prompt any more."""

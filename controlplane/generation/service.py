@@ -23,7 +23,8 @@ from controlplane.errors import (
 from controlplane.generation.checks import check_ask
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
-from controlplane.generation.open import Generation, Plan, Progress
+from controlplane.generation.open import Generation, Plan
+from controlplane.generation.progress import Progress
 from controlplane.generation.quotas import Quotas
 from controlplane.generation.records import Caller, GenerationAsk, GenerationLimits, Prompt
 from controlplane.generation.routing import Candidate, answer_fits, candidates, long_enough, unready
@@ -171,7 +172,10 @@ class Generations:
         """A generation has ended and freed what it held."""
         plan, progress = generation.plan, generation.progress
         del self._open[plan.id]
-        self.quotas.release(plan.id, progress.usage.live_token_ms if progress.usage else 0)
+        cpu_ns, live_token_ms = progress.charged()
+        self.quotas.release(plan.id, live_token_ms)
+        if cpu_ns:
+            self.measures.callers.charge(plan.klass, cpu_ns)
         self._arrived[plan.model.name] -= 1
         self._redispatched[plan.model.name] += progress.lost if progress.sends > 1 else 0
         took_ns = self._now_ns() - plan.arrived_ns

@@ -103,7 +103,7 @@ class Cohorts:
 
         `parts` divide that prediction among its requests.
         """
-        if not self.raised and all([request.price == 1.0 for request in requests]):
+        if not self.raised and all(request.price == 1.0 for request in requests):
             return 1.0
         before, after = 0.0, 0.0
         for request, part in zip(requests, parts, strict=True):

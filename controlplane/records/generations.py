@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from controlplane import ends
 from controlplane.generation.measures import kept_targets
-from controlplane.generation.open import Plan, Progress
+from controlplane.generation.open import Plan
+from controlplane.generation.progress import Progress
 from controlplane.generation.spans import Ended
 from controlplane.policy.decode import Route
+from controlplane.policy.decode_cost import whole_cost
 from controlplane.policy.tenancy.blocks import KV_BLOCK_TOKENS
 from controlplane.records.demand import DECODE, MOST_NAME, DemandRecord, Use
 from controlplane.records.estimates import FadingMeans, Key
@@ -97,7 +97,8 @@ class GenerationRecorder:
         holding: Key = ("live", model, variant)
         limit, answers = _limit(plan, route), plan.ask.limits.n
         tokens = max(1.0, means.mean(length, 1.0) * limit) * answers
-        nominal = nominal_of(route, progress, prompt, tokens / answers, answers)
+        setting = progress.setting(route)
+        nominal = whole_cost(setting, prompt, tokens / answers, answers)
         kv = route.profile.kv_bytes_per_token
         live = int(nominal.live_token_ms * means.mean(holding, 1.0))
         estimated = estimated._replace(
@@ -110,15 +111,10 @@ class GenerationRecorder:
         )
         usage = progress.usage
         if usage is None:
-            return estimated, Use(transfer_bytes=_ID_BYTES * (prompt + progress.tokens))
+            return estimated, _unfinished(progress, prompt, kv)
         means.observe(length, usage.generated_tokens / max(1, limit * answers))
-        real = nominal_of(
-            route,
-            progress,
-            max(1, prompt - usage.cached_tokens),
-            usage.generated_tokens / answers,
-            answers,
-        )
+        computed = max(1, prompt - usage.cached_tokens)
+        real = whole_cost(setting, computed, usage.generated_tokens / answers, answers)
         means.observe(reading, usage.prefill_cpu_ns / max(1.0, real.prefill_ns))
         means.observe(writing, usage.decode_cpu_ns / max(1.0, real.decode_ns))
         means.observe(holding, usage.live_token_ms / max(1.0, real.live_token_ms))
@@ -133,42 +129,18 @@ class GenerationRecorder:
         )
 
 
-class Nominal(NamedTuple):
-    """What a profile says of a generation; CPU times over all threads, times in ns."""
-
-    prefill_ns: float
-    decode_ns: float
-    live_token_ms: float
-    lasts_ns: float
-
-
-def nominal_of(
-    route: Route, progress: Progress, prompt: int, tokens: float, answers: int
-) -> Nominal:
-    """The cost of a prompt and of `answers` answers of so many tokens, by the route's profile.
-
-    With w sequences in a step, those that were there and its own: prefill is `prompt * prefill +
-    step`, decoding `tokens * (step / w + sequence + cached * (prompt + tokens / 2))` for each
-    answer, and a token comes every `step + w * sequence + cached * tokens attended to`. Held are
-    the prompt and half of the answer, for as long as it is written.
-    """
-    profile, load = route.profile, route.load
-    width = max(1, progress.width)
-    middle = prompt + tokens / 2.0
-    prefill = profile.prefill_ns * prompt + profile.step_ns
-    one = profile.step_ns / width + profile.sequence_ns + profile.cached_ns * middle
-    gap = (
-        profile.step_ns
-        + profile.sequence_ns * width
-        + profile.cached_ns * (load.cached_tokens + answers * middle)
-    )
-    writing = tokens * gap
-    live = answers * middle * writing + prompt / 2.0 * prefill
-    return Nominal(
-        prefill_ns=prefill * progress.threads,
-        decode_ns=answers * tokens * one * progress.threads,
-        live_token_ms=live / 1e6,
-        lasts_ns=prefill + writing,
+def _unfinished(progress: Progress, prompt: int, kv_bytes: int) -> Use:
+    """What one that did not end well was charged; its worker had no account for anybody."""
+    cost, tokens = progress.unfinished, prompt + progress.tokens
+    if cost is None:
+        return Use()
+    return Use(
+        prefill_us=int(cost.prefill_ns) // 1000,
+        decode_us=int(cost.decode_ns) // 1000,
+        transfer_bytes=_ID_BYTES * tokens,
+        peak_bytes=_block_bytes(tokens, kv_bytes),
+        live_bytes=int(kv_bytes * cost.live_token_ms * 1e6 / max(1.0, cost.lasts_ns)),
+        live_token_ms=int(cost.live_token_ms),
     )
 
 

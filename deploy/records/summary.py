@@ -23,8 +23,8 @@ PHASES = ("preprocess", "compute", "prefill", "decode")
 _WORKER_PHASES = PHASES[1:]
 _MEASURED = " + ".join(f"measured_{phase}_us" for phase in _WORKER_PHASES)
 _ESTIMATED = " + ".join(f"estimated_{phase}_us" for phase in _WORKER_PHASES)
-# Estimates are held to what was measured where something was.
-_COMPARED = f"(asked = 1 AND {_MEASURED} > 0)"
+# Estimates of what was not answered are held to nothing: a part of it ran, if any.
+_COMPARED = "(outcome = 'answered')"
 _SUMS = (
     "sum(weight * asked)",
     "sum(weight * asked * (outcome = 'answered'))",
@@ -48,7 +48,7 @@ class Sums:
 
     `cpu_ms` is CPU time of workers for whoever asked, answered or not, `preprocess_ms` that of the
     control plane for tokenising. `estimated_ms` and `compared_ms` are what was estimated and then
-    measured of those requests that had run when they ended.
+    measured of answered requests.
     """
 
     group: tuple[str, ...]

@@ -9,7 +9,7 @@ from controlplane.errors import TooLate
 from controlplane.measures import NONE
 from controlplane.policy.decode import DecodeLoad
 from controlplane.policy.records import RequestClass
-from tests.unit.controlplane.fake_fleet import MS, House, MemoryWorker
+from tests.unit.controlplane.fake_fleet import MS, House, MemoryWorker, model
 from tests.unit.controlplane.virtual_loop import virtual
 
 SHOP, LAB = RequestClass(tenant="shop"), RequestClass(tenant="lab")
@@ -63,9 +63,10 @@ async def test_who_goes_away_pays_for_what_runs() -> None:
 @virtual
 async def test_who_shares_a_run_shares_its_time_exactly() -> None:
     house = House(prefetch=0)
-    house.join()
+    house.join(models=(model(fixed_share=0.5),))
     asked = [house.ask(400.0, klass=klass, tokens=n) for klass, n in ((SHOP, 7), (LAB, 11)) * 4]
     answers = [await future for future in [house.dispatcher.submit(each) for each in asked]]
+    assert max(answer.outcome.batch_size for answer in answers) > 1
     told = sum(answer.outcome.charged_cpu_ns for answer in answers)
     assert sum(charged(house).values()) == told
     assert NONE not in charged(house)

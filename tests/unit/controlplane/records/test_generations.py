@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane.deployed import GenerationSettings, ModelInfo, ModelState
-from controlplane.generation.open import Plan, Progress
+from controlplane.generation.open import Plan
+from controlplane.generation.progress import Progress
 from controlplane.generation.records import (
     GenerationAsk,
     GenerationLimits,
@@ -17,6 +18,7 @@ from controlplane.generation.records import (
 )
 from controlplane.generation.spans import Ended
 from controlplane.policy.decode import Choice, DecodeLoad, DecodeProfile, Route
+from controlplane.policy.decode_cost import Cost
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.records.demand import DECODE, DemandRecord, Use, row_of
 from controlplane.records.generations import GenerationRecorder
@@ -187,12 +189,16 @@ def test_late_tokens_are_not_in_time() -> None:
 
 def test_what_was_never_sent_or_never_finished_is_recorded() -> None:
     refused = ended("refused", route=None, usage=None, provenance=None, sent_ns=0, tokens=0)
-    cut = ended("cancelled", usage=None, tokens=5)
+    cost = Cost(prefill_ns=60 * MS, decode_ns=30 * MS, live_token_ms=900.0, lasts_ns=100.0 * MS)
+    cut = ended("cancelled", usage=None, tokens=5, unfinished=cost)
     early = Ended("", refused.ask, None, Progress(), 1000 * MS, "not-found")
     records = recorded(refused, cut, early)
     assert [record.outcome for record in records] == ["refused", "cancelled", "not-found"]
     assert records[0].measured == Use(preprocess_us=3000)
-    assert records[1].output_tokens == 5 and records[1].measured.decode_us == 0
+    # What it is charged: nobody measured it.
+    assert records[1].output_tokens == 5
+    assert records[1].measured.prefill_us == 60_000 and records[1].measured.decode_us == 30_000
+    assert (records[1].measured.live_token_ms, records[1].measured.live_bytes) == (900, 900)
     assert records[1].estimated.decode_us > 0
     assert records[2].tokens == 0 and records[2].model == ""
 
