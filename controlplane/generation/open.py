@@ -341,6 +341,7 @@ class Generation:
             plan.ask.limits.n,
             read_ns=max(0, first - placed),
             written_ns=now - first,
+            cached=progress.cached_tokens,
         )
 
     def _begun(self) -> None:

@@ -24,9 +24,13 @@ _MOST_ERROR: Final = 1.0
 _LEAST_ERROR: Final = -0.5
 _LARGEST: Final = 4.0
 # What a cohort's runs may say by chance: it has no price of its own before so many, nor below so
-# much more than the best predicted cohort.
+# much more than those that it is compared with.
 FEWEST_RUNS: Final = 8
 RAISED_FROM: Final = 1.15
+# Prices are set anew after so many runs.
+_EVERY: Final = 8
+# Cohorts are compared with the one below which this share of the runs is.
+_REFERENCE: Final = 0.1
 # Whoever ran in this time counts among those that the others are compared with.
 _RECENT_NS: Final = 10_000_000_000
 # What was learnt is worth half after so long without a run.
@@ -48,23 +52,44 @@ class CohortPrice(NamedTuple):
 
 
 class _Kept:
-    """`factor` is measured over predicted without prices, as a fading mean."""
+    """`factor` is measured over predicted without prices, as a fading mean.
 
-    __slots__ = ("factor", "runs", "seen_ns")
+    `weight` counts its runs of late, `price` is what it was when all were compared last.
+    """
+
+    __slots__ = ("factor", "price", "runs", "seen_ns", "weight")
 
     def __init__(self, now_ns: int) -> None:
         self.factor = 1.0
+        self.price = 1.0
         self.runs = 0
         self.seen_ns = now_ns
+        self.weight = 0.0
 
-    def faded(self, now_ns: int) -> float:
-        """The factor, as far as it is still worth something."""
+    def move(self, error: float) -> None:
+        """A run says that the factor is wrong by so much."""
+        self.factor = min(max(self.factor + GAIN * error, 1.0 / _LARGEST), _LARGEST)
+        self.runs += 1
+
+    def see(self, now_ns: int) -> None:
+        """It runs now: what is known of it from before is worth what it still is."""
         idle = now_ns - self.seen_ns
-        if idle <= _RECENT_NS:
-            return self.factor
-        # `**` of floats may be complex as far as types tell.
-        kept: float = 0.5 ** (idle / _HALF_LIFE_NS)
-        return 1.0 + (self.factor - 1.0) * kept
+        self.factor, self.price = _faded(self.factor, idle), _faded(self.price, idle)
+        self.weight = 1.0 + self.weight * max(0.0, 1.0 - idle / _RECENT_NS)
+        self.seen_ns = now_ns
+
+
+def _faded(value: float, idle_ns: int) -> float:
+    """What a factor or price is worth after so long without a run."""
+    if idle_ns <= _RECENT_NS:
+        return value
+    # `**` of floats may be complex as far as types tell.
+    kept: float = 0.5 ** (idle_ns / _HALF_LIFE_NS)
+    return 1.0 + (value - 1.0) * kept
+
+
+def _bounded(error: float) -> float:
+    return min(max(error, _LEAST_ERROR), _MOST_ERROR)
 
 
 def cohort_of(request: Request) -> Cohort:
@@ -80,15 +105,16 @@ class Cohorts:
     """The cohorts of one pool. `raised` says whether any has a price above 1.
 
     A run of a cohort moves its factor: `f += 0.08 (r - f)`, r = measured over predicted without
-    prices. What befalls all cohorts alike is no cohort's: prices are `f / least f` of
-    those that ran lately, and the variants' corrections (`corrections.py`) follow the rest.
+    prices. What befalls all cohorts alike is no cohort's: prices are `f / f0`, where a tenth of
+    the recent runs are of cohorts with a factor of f0 or less, and the variants' corrections
+    (`corrections.py`) follow the rest.
     """
 
-    __slots__ = ("_floor", "_kept", "raised")
+    __slots__ = ("_kept", "_uncompared", "raised")
 
     def __init__(self) -> None:
         self._kept: dict[Cohort, _Kept] = {}
-        self._floor = 1.0
+        self._uncompared = 0
         self.raised = False
 
     def __len__(self) -> int:
@@ -120,13 +146,20 @@ class Cohorts:
         squares): `f_c += 0.08 e b_c / sum of b²`, b being predictions without prices and e what
         the run took beyond `sum of b f`.
         """
+        if len(requests) == 1:
+            kept = self._find(cohort_of(requests[0]), now_ns)
+            expected = kept.factor * parts[0] / requests[0].price
+            if expected > 0.0:
+                kept.move(kept.factor * _bounded(measured_ns / expected - 1.0))
+                self._learnt(now_ns)
+            return
         bases: dict[Cohort, float] = {}
         for request, part in zip(requests, parts, strict=True):
             cohort = cohort_of(request)
             bases[cohort] = bases.get(cohort, 0.0) + part / request.price
         # Of two new ones the second may take the place of the first, so they are held here.
         members: list[tuple[_Kept, float]] = []
-        expected, squares = 0.0, 0.0
+        expected = squares = 0.0
         for cohort, base in bases.items():
             kept = self._find(cohort, now_ns)
             members.append((kept, base))
@@ -134,12 +167,10 @@ class Cohorts:
             squares += base * base
         if squares <= 0.0:
             return
-        error = min(max(measured_ns / expected - 1.0, _LEAST_ERROR), _MOST_ERROR) * expected
+        error = _bounded(measured_ns / expected - 1.0) * expected
         for kept, base in members:
-            moved = kept.factor + GAIN * error * base / squares
-            kept.factor = min(max(moved, 1.0 / _LARGEST), _LARGEST)
-            kept.runs += 1
-        self._compare(now_ns)
+            kept.move(error * base / squares)
+        self._learnt(now_ns)
 
     def prices(self, now_ns: int) -> list[CohortPrice]:
         """The cohorts whose price is above 1, the dearest first."""
@@ -153,10 +184,10 @@ class Cohorts:
         return found
 
     def _price(self, kept: _Kept | None, now_ns: int) -> float:
-        if kept is None or kept.runs < FEWEST_RUNS:
+        if kept is None or kept.price == 1.0:
             return 1.0
-        price = kept.faded(now_ns) / self._floor
-        return min(price, _LARGEST) if price >= RAISED_FROM else 1.0
+        price = _faded(kept.price, now_ns - kept.seen_ns)
+        return price if price >= RAISED_FROM else 1.0
 
     def _find(self, cohort: Cohort, now_ns: int) -> _Kept:
         """What is kept of a cohort that ran now; a new one takes the least worthy one's place."""
@@ -165,9 +196,7 @@ class Cohorts:
             if len(self._kept) >= MOST_COHORTS:
                 del self._kept[self._least_worthy(now_ns)]
             kept = self._kept[cohort] = _Kept(now_ns)
-            return kept
-        kept.factor = kept.faded(now_ns)
-        kept.seen_ns = now_ns
+        kept.see(now_ns)
         return kept
 
     def _least_worthy(self, now_ns: int) -> Cohort:
@@ -184,14 +213,31 @@ class Cohorts:
         assert worst is not None
         return worst
 
+    def _learnt(self, now_ns: int) -> None:
+        """One more run is known; the prices follow every few of them."""
+        self._uncompared += 1
+        if self._uncompared >= _EVERY:
+            self._uncompared = 0
+            self._compare(now_ns)
+
     def _compare(self, now_ns: int) -> None:
-        """Find the factor that the others' are compared with, and whether any is above it."""
-        floor, dearest = 0.0, 0.0
-        for kept in self._kept.values():
-            if kept.runs < FEWEST_RUNS:
-                continue
-            dearest = max(dearest, kept.factor)
-            if now_ns - kept.seen_ns <= _RECENT_NS and (floor == 0.0 or kept.factor < floor):
-                floor = kept.factor
-        self._floor = floor or 1.0
-        self.raised = dearest >= RAISED_FROM * self._floor
+        """Set every price anew, all at one moment: factors that rise together raise none."""
+        known = [kept for kept in self._kept.values() if kept.runs >= FEWEST_RUNS]
+        recent = [
+            (kept.factor, kept.weight) for kept in known if now_ns - kept.seen_ns <= _RECENT_NS
+        ]
+        if not recent:
+            return
+        recent.sort()
+        left = _REFERENCE * sum([weight for _, weight in recent])
+        reference = 1.0
+        for factor, weight in recent:
+            reference = factor
+            left -= weight
+            if left <= 0.0:
+                break
+        self.raised = False
+        for kept in known:
+            price = min(kept.factor / reference, _LARGEST)
+            kept.price = price if price >= RAISED_FROM else 1.0
+            self.raised = self.raised or kept.price > 1.0

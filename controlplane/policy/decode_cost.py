@@ -58,18 +58,25 @@ def whole_cost(setting: Setting, prompt: int, tokens: float, answers: int) -> Co
 
 
 def unfinished_cost(
-    setting: Setting, prompt: int, tokens: int, answers: int, *, read_ns: int, written_ns: int
+    setting: Setting,
+    prompt: int,
+    tokens: int,
+    answers: int,
+    *,
+    read_ns: int,
+    written_ns: int,
+    cached: int = 0,
 ) -> Cost:
     """That of one which was given up after `tokens` tokens of all its answers.
 
     It had a place for `read_ns` before its first token, or until it was given up, and for
-    `written_ns` from then on; `prompt` counts tokens that were not found cached.
+    `written_ns` from then on; `prompt` counts tokens that had to be read, `cached` the others.
     """
     profile = setting.profile
     prefill = profile.prefill_ns * prompt + profile.step_ns
     part = 1.0 if tokens else min(1.0, read_ns / max(1.0, prefill))
-    middle = prompt + tokens / (2.0 * answers)
-    live = part * prompt / 2.0 * read_ns + answers * middle * written_ns
+    middle = cached + prompt + tokens / (2.0 * answers)
+    live = (cached + part * prompt / 2.0) * read_ns + answers * middle * written_ns
     return Cost(
         prefill_ns=part * prefill * setting.threads,
         decode_ns=tokens * _writing_ns(setting, middle) * setting.threads,

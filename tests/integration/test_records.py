@@ -1,4 +1,4 @@
-"""Records of a running cluster: every CPU-ms of its workers charged, no word of its callers kept."""
+"""Records of a running cluster: workers' CPU time is charged, callers' words are not kept."""
 
 from __future__ import annotations
 

@@ -27,10 +27,11 @@ def play(seconds: float, seed: int = 1, **settings: object) -> World:
     deadlines = Deadlines(120.0)
     steady = draw_workload(generator, Poisson(0.45 * capacity), LENGTHS, deadlines, seconds)
     dear = draw_workload(generator, Poisson(0.20 * capacity), LENGTHS, deadlines, seconds)
+    hidden = Noise(hidden={"dear": 2.0})
     made = World(
         together([steady, dear], [STEADY, DEAR]),
         TABLE,
-        SimSettings(policy="price", noise=Noise(hidden={"dear": 2.0}), **settings),  # type: ignore[arg-type]
+        SimSettings(policy="price", noise=hidden, **settings),  # type: ignore[arg-type]
     )
     made.run()
     assert made.violations() == []

@@ -42,6 +42,7 @@ def test_what_is_given_up_costs_what_was_done() -> None:
 
 
 def test_a_prompt_that_was_cached_costs_a_step() -> None:
-    cost = unfinished_cost(ALONE, 0, 4, 2, read_ns=4 * MS, written_ns=10 * MS)
+    cost = unfinished_cost(ALONE, 0, 4, 2, read_ns=4 * MS, written_ns=10 * MS, cached=30)
     assert cost.prefill_ns == 4 * MS
-    assert cost.live_token_ms == 2 * 10
+    # It is held all the same, by each of the two answers.
+    assert cost.live_token_ms == 30 * 4 + 2 * 31 * 10

@@ -72,7 +72,8 @@ async def test_estimates_follow_what_was_seen() -> None:
         request.preprocess_ns = 1 * MS
         await house.dispatcher.submit(request)
     first, last = kept.records[0], kept.records[-1]
-    assert first.estimated == Use(compute_us=10_000, transfer_bytes=40, peak_bytes=40, live_bytes=40)
+    bare = Use(compute_us=10_000, transfer_bytes=40, peak_bytes=40, live_bytes=40)
+    assert first.estimated == bare
     assert last.estimated.preprocess_us == last.measured.preprocess_us == 1000
     assert last.estimated.transfer_bytes == last.measured.transfer_bytes == 48
     assert last.estimated.compute_us == pytest.approx(last.measured.compute_us, rel=0.05)
