@@ -63,9 +63,7 @@ class LoadMeter:
         self._begun_ns = now_ns()
         self._process_ns = process_cpu_ns()
         self._host_before = host()
-        self.latest = LoadSample(
-            0.0, 0.0, resident_bytes(), throttled_periods(), self._process_ns
-        )
+        self.latest = LoadSample(0.0, 0.0, resident_bytes(), throttled_periods(), self._process_ns)
 
     def sample(self) -> LoadSample:
         """Takes a sample and keeps it as `latest`."""

@@ -121,9 +121,7 @@ class Services:
         self._tail: list[float] = workload.tail.tolist()
         self._workload = workload
 
-    def run_ns(
-        self, candidate: Candidate, shapes: Sequence[Shape], numbers: Sequence[int]
-    ) -> int:
+    def run_ns(self, candidate: Candidate, shapes: Sequence[Shape], numbers: Sequence[int]) -> int:
         """Service of one run of the requests with these numbers; it has the first one's luck."""
         first = numbers[0]
         nominal: float = candidate.profile.predict(shapes[0], shapes[1:])

@@ -73,9 +73,7 @@ class GenerationRecorder:
                 else (plan.deadline_ns - progress.sent_ns) // 1000,
                 price=1.0,
                 estimated=estimated,
-                measured=measured._replace(
-                    preprocess_us=(planned_ns - ended.arrived_ns) // 1000
-                ),
+                measured=measured._replace(preprocess_us=(planned_ns - ended.arrived_ns) // 1000),
             )
         )
 

@@ -255,4 +255,3 @@ def _reason(request: Request, sent: _Sent | None, outcome: str) -> str:
         return admission.reason
     # Admitted, and dropped when its turn came.
     return Reason.SHED_UNLIKELY if outcome == "refused" else ""
-

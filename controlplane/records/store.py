@@ -62,9 +62,7 @@ CREATE TABLE IF NOT EXISTS workers (
 CREATE TABLE IF NOT EXISTS houses (
     begun_us INTEGER PRIMARY KEY, written INTEGER NOT NULL, dropped INTEGER NOT NULL);
 """
-_INSERT = (
-    f"INSERT INTO requests ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-)
+_INSERT = f"INSERT INTO requests ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _SAMPLE = f"INSERT OR REPLACE INTO workers VALUES ({', '.join('?' * len(WorkerSample._fields))})"
 _HOUSE = "INSERT OR REPLACE INTO houses VALUES (?, ?, ?)"
 _FORGET = "DELETE FROM requests WHERE id <= ?"

@@ -399,7 +399,7 @@ class VariantDescription(_message.Message):
     ESCALATIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     layout: _builtins.str
-    """"ragged", "padded" or "tensor"; see docs/models.md."""
+    """See docs/models.md."""
     precision: _builtins.str
     tokenizer: _builtins.str
     """Key into ModelDescription.tokenizers; empty when it takes tensors."""
@@ -416,7 +416,7 @@ class VariantDescription(_message.Message):
     def profile(self) -> Global___VariantProfile: ...
     @_builtins.property
     def decode(self) -> Global___DecodeProfile:
-        """Set for layout "paged": what the lane that decodes it can hold and how fast it steps."""
+        """Set for layouts "paged" and "dense": what the lane that decodes it can hold and how fast it steps."""
 
     @_builtins.property
     def calibrations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Calibration]: ...

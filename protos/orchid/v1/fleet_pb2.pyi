@@ -226,10 +226,23 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_ITEMS_FIELD_NUMBER: _builtins.int
     SINCE_REPORT_MS_FIELD_NUMBER: _builtins.int
+    RUN_CPU_US_FIELD_NUMBER: _builtins.int
+    PROCESS_CPU_US_FIELD_NUMBER: _builtins.int
+    LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    CHARGED_CPU_US_FIELD_NUMBER: _builtins.int
+    CHARGED_LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """"connecting", "ready", "suspect", "draining" or "lost"."""
     in_flight_items: _builtins.int
     since_report_ms: _builtins.float
+    run_cpu_us: _builtins.int
+    """Since it registered, as it says: CPU time of its runs and of its whole process, and the integral
+    of the tokens in its arenas. And what of the first and the last its callers were charged.
+    """
+    process_cpu_us: _builtins.int
+    live_token_ms: _builtins.int
+    charged_cpu_us: _builtins.int
+    charged_live_token_ms: _builtins.int
     @_builtins.property
     def hello(self) -> Global___WorkerHello: ...
     @_builtins.property
@@ -242,10 +255,15 @@ class WorkerStatus(_message.Message):
         state: _builtins.str = ...,
         in_flight_items: _builtins.int = ...,
         since_report_ms: _builtins.float = ...,
+        run_cpu_us: _builtins.int = ...,
+        process_cpu_us: _builtins.int = ...,
+        live_token_ms: _builtins.int = ...,
+        charged_cpu_us: _builtins.int = ...,
+        charged_live_token_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "in_flight_items", b"in_flight_items", "load", b"load", "since_report_ms", b"since_report_ms", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_cpu_us", b"charged_cpu_us", "charged_live_token_ms", b"charged_live_token_ms", "hello", b"hello", "in_flight_items", b"in_flight_items", "live_token_ms", b"live_token_ms", "load", b"load", "process_cpu_us", b"process_cpu_us", "run_cpu_us", b"run_cpu_us", "since_report_ms", b"since_report_ms", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -366,6 +384,41 @@ class OverloadStatus(_message.Message):
 Global___OverloadStatus: _TypeAlias = OverloadStatus  # noqa: Y015
 
 @_typing.final
+class CohortStatus(_message.Message):
+    """Requests of one tenant, class and size that take `price` times what their size says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    request_class: _builtins.str
+    tokens: _builtins.int
+    """The least number of tokens of the size, which ends below twice that."""
+    price: _builtins.float
+    runs: _builtins.int
+    """What it rests on."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        request_class: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+        price: _builtins.float = ...,
+        runs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["price", b"price", "request_class", b"request_class", "runs", b"runs", "tenant", b"tenant", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CohortStatus: _TypeAlias = CohortStatus  # noqa: Y015
+
+@_typing.final
 class PoolStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -401,6 +454,7 @@ class PoolStatus(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     DOOR_MARGIN_FIELD_NUMBER: _builtins.int
     OVERLOAD_FIELD_NUMBER: _builtins.int
+    COHORTS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -420,6 +474,10 @@ class PoolStatus(_message.Message):
 
     @_builtins.property
     def overload(self) -> Global___OverloadStatus: ...
+    @_builtins.property
+    def cohorts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CohortStatus]:
+        """Only those whose price is above 1."""
+
     def __init__(
         self,
         *,
@@ -435,10 +493,11 @@ class PoolStatus(_message.Message):
         calibration: _abc.Iterable[Global___CalibrationDecile] | None = ...,
         door_margin: _builtins.float = ...,
         overload: Global___OverloadStatus | None = ...,
+        cohorts: _abc.Iterable[Global___CohortStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["overload", b"overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "overload", b"overload", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "cohorts", b"cohorts", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "overload", b"overload", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

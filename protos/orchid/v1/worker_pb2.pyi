@@ -260,6 +260,7 @@ class WorkerLoad(_message.Message):
     EXPIRED_ITEMS_EXECUTED_FIELD_NUMBER: _builtins.int
     THROTTLED_PERIODS_FIELD_NUMBER: _builtins.int
     DECODE_FIELD_NUMBER: _builtins.int
+    PROCESS_CPU_US_FIELD_NUMBER: _builtins.int
     queued_items: _builtins.int
     """Items accepted and not running yet."""
     running_items: _builtins.int
@@ -275,6 +276,8 @@ class WorkerLoad(_message.Message):
     expired_items_executed: _builtins.int
     throttled_periods: _builtins.int
     """Periods in which the CPU quota throttled the process's control group."""
+    process_cpu_us: _builtins.int
+    """CPU time of the whole process since its start, runs included."""
     @_builtins.property
     def decode(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecodeLoad]:
         """What a decode worker holds, one entry a model; empty on encoder workers."""
@@ -293,10 +296,11 @@ class WorkerLoad(_message.Message):
         expired_items_executed: _builtins.int = ...,
         throttled_periods: _builtins.int = ...,
         decode: _abc.Iterable[Global___DecodeLoad] | None = ...,
+        process_cpu_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_items", b"completed_items", "decode", b"decode", "draining", b"draining", "expired_items_executed", b"expired_items_executed", "host_cpu_percent", b"host_cpu_percent", "process_cpu_percent", b"process_cpu_percent", "queued_items", b"queued_items", "resident_bytes", b"resident_bytes", "run_cpu_us", b"run_cpu_us", "running_items", b"running_items", "throttled_periods", b"throttled_periods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed_items", b"completed_items", "decode", b"decode", "draining", b"draining", "expired_items_executed", b"expired_items_executed", "host_cpu_percent", b"host_cpu_percent", "process_cpu_percent", b"process_cpu_percent", "process_cpu_us", b"process_cpu_us", "queued_items", b"queued_items", "resident_bytes", b"resident_bytes", "run_cpu_us", b"run_cpu_us", "running_items", b"running_items", "throttled_periods", b"throttled_periods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,6 +327,7 @@ class DecodeLoad(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     SHED_FIELD_NUMBER: _builtins.int
     BLOCK_MAP_FIELD_NUMBER: _builtins.int
+    LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     variant: _builtins.str
     waiting: _builtins.int
@@ -347,6 +352,10 @@ class DecodeLoad(_message.Message):
     neighbouring blocks and has the use that most of them have. Up to a second old while
     steps run; empty before the first.
     """
+    live_token_ms: _builtins.int
+    """Since the start: tokens that sequences held in the arena times how long, each counted as often as
+    it was held.
+    """
     def __init__(
         self,
         *,
@@ -365,10 +374,11 @@ class DecodeLoad(_message.Message):
         preemptions: _builtins.int = ...,
         shed: _builtins.int = ...,
         block_map: _builtins.bytes = ...,
+        live_token_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map", "cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map", "cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "live_token_ms", b"live_token_ms", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
