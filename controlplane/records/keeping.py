@@ -33,7 +33,8 @@ class Records:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._registry = registry
-        self._now_us = lambda: (now_ns() + wall_offset_ns) // 1000
+        self._now_ns = now_ns
+        self._wall_offset_ns = wall_offset_ns
         self._begun_us = self._now_us()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
@@ -59,6 +60,9 @@ class Records:
             self._timer = None
         self._sample()
         await asyncio.to_thread(self.store.close)
+
+    def _now_us(self) -> int:
+        return (self._now_ns() + self._wall_offset_ns) // 1000
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(_LOOK_S, self._look)

@@ -28,10 +28,10 @@ class Kept:
         self.records.append(record)
 
 
-def recording(share: float = 1.0, **config: object) -> tuple[House, Kept, RequestRecorder]:
+def recording(share: float = 1.0) -> tuple[House, Kept, RequestRecorder]:
     kept = Kept()
     recorder = RequestRecorder(kept, Sampling(share), WALL_NS)
-    return House(records=recorder, **config), kept, recorder
+    return House(records=recorder), kept, recorder
 
 
 def slow(worker: MemoryWorker) -> None:
@@ -125,7 +125,7 @@ async def test_cpu_time_after_the_end_is_a_record_of_its_own() -> None:
 
 @virtual
 async def test_every_run_is_in_some_record() -> None:
-    house, kept, recorder = recording(prefetch=1)
+    house, kept, recorder = recording()
     workers = [house.join(), house.join(change=slow)]
     for number in range(60):
         request = house.ask(60.0 if number % 3 else 25.0, tokens=5 + number % 20)

@@ -6,7 +6,6 @@ import logging
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,8 @@ def rows(path: Path, query: str = f"SELECT {', '.join(COLUMNS)} FROM requests") 
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "state" / "records.sqlite"
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "records.sqlite"
 
 
 def test_what_is_put_is_there_when_the_store_is_closed(file: Path) -> None:

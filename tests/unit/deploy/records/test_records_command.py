@@ -106,7 +106,8 @@ def test_a_record_of_a_share_counts_for_those_it_stands_for(tmp_path: Path) -> N
 def test_what_workers_spent_is_held_against_what_was_charged(state: Path) -> None:
     with reading(state / FILE) as database:
         spent = spending(database)
-    assert (spent.workers, spent.run_ms, spent.charged_ms) == (2, 132, pytest.approx(131.8))
+    assert (spent.workers, spent.run_ms) == (2, 132)
+    assert spent.charged_ms == pytest.approx(131.8)
     assert (spent.process_ms, spent.live_token_ms, spent.charged_token_ms) == (180, 5000, 4400)
     assert spent.whole and spent.dropped == 0
 
