@@ -149,7 +149,7 @@ def test_no_word_of_a_caller_is_in_the_store(cluster: LocalCluster, file: Path) 
     for path in found:
         content = path.read_bytes()
         assert SECRET.encode() not in content and b"was good and" not in content
-        assert b"shop" in content or path != file
+    assert any(b"shop" in path.read_bytes() for path in found)
 
 
 def test_the_command_sums_a_live_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
