@@ -13,6 +13,7 @@ from controlplane.metrics.source import MetricsSource
 if TYPE_CHECKING:
     from protos.exposition import Exposition
 
+
 def make_exposition(
     config: ControlPlaneConfig,
     source: MetricsSource,
