@@ -24,6 +24,7 @@ from controlplane.dispatcher import Dispatcher
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.prompts import Prompts
 from controlplane.generation.service import Generations
+from controlplane.lag import LoopLag
 from controlplane.measures import Callers
 from controlplane.metrics.exposing import make_exposition
 from controlplane.metrics.source import MetricsSource
@@ -97,6 +98,8 @@ class ControlPlane:
             callers=callers,
             records=None if self._records is None else self._records.generations,
         )
+        self._telemetry.optional_work_allowed = self._dispatcher.optional_work_allowed
+        self._lag = LoopLag(loop, now_ns, partial(_lags, self._dispatcher, self._generations))
         # Holds nothing of this object, which then goes as soon as it cannot start.
         self.reloads = Reloads(config, read, partial(_take, self._dispatcher, self._generations))
         _take(self._dispatcher, self._generations, config)
@@ -224,10 +227,12 @@ class ControlPlane:
         address = await self._server.start()
         if self._records is not None:
             self._records.start()
+        self._lag.start()
         return address, await self._http.start() if self._http is not None else ""
 
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""
+        self._lag.stop()
         grace_s = self._config.deadline_cap_ms / 1000
         # What outlasts the grace is told why before its call is cancelled.
         doors = [self._server.stop(grace_s + _FAREWELL_S)]
@@ -258,6 +263,12 @@ class ControlPlane:
         self._telemetry.close()
         if self._security.audit is not None:
             self._security.audit.close()
+
+
+def _lags(dispatcher: Dispatcher, generations: Generations, lag_ns: float) -> None:
+    """Tell every overload ladder how late the event loop is."""
+    dispatcher.lags(lag_ns)
+    generations.overload.lags(lag_ns)
 
 
 def _take(dispatcher: Dispatcher, generations: Generations, config: ControlPlaneConfig) -> None:

@@ -47,6 +47,8 @@ class ClassConfig:
     deadline of requests that bring none, `generation_deadline_ms` that of generations;
     `first_token_target_ms` and `token_target_ms` are the targets of generations that name
     none. 0 leaves the general default. `deferrable` requests are kept out first under overload.
+    Answers of generations may be cut to `overload_output_tokens` then (0: they may not), which
+    leaves the measured quality `overload_output_quality` (0 to 1): below a floor they are not cut.
     """
 
     minimum_quality: float = 0.0
@@ -56,15 +58,27 @@ class ClassConfig:
     first_token_target_ms: int = 0
     token_target_ms: int = 0
     deferrable: bool = False
+    overload_output_tokens: int = 0
+    overload_output_quality: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.minimum_quality <= 1.0:
             raise ValueError(f"minimum_quality must be in [0, 1], got {self.minimum_quality}")
+        if not 0.0 <= self.overload_output_quality <= 1.0:
+            raise ValueError(
+                f"overload_output_quality must be in [0, 1], got {self.overload_output_quality}"
+            )
+        if self.overload_output_tokens and not self.overload_output_quality:
+            raise ValueError(
+                "overload_output_tokens needs overload_output_quality, the measured quality of "
+                "answers that are cut to it"
+            )
         times = {
             "deadline_ms": self.deadline_ms,
             "generation_deadline_ms": self.generation_deadline_ms,
             "first_token_target_ms": self.first_token_target_ms,
             "token_target_ms": self.token_target_ms,
+            "overload_output_tokens": self.overload_output_tokens,
         }
         for name, value in times.items():
             if value < 0:

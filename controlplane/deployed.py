@@ -152,6 +152,27 @@ class WorkerIdentity:
         return f"{self.cpu_model}/{self.simd}/{self.threads}"
 
 
+class MemoryLine(NamedTuple):
+    """Memory of one owner in a worker, in bytes; `most` is what it may become, 0 unknown."""
+
+    lifetime: str
+    owner: str
+    size: int
+    most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """A worker's memory ledger as it last told it; see `orchid.v1.MemoryLedger`."""
+
+    lines: tuple[MemoryLine, ...]
+    accounted: int
+    measured: int
+    available: int
+    limited_by: str
+    budget: int = 0
+
+
 class WorkerLoad(NamedTuple):
     """The last load report of a worker."""
 

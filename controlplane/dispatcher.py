@@ -147,6 +147,16 @@ class Dispatcher:
         self._scheduler.set_tenancy(renewed(self._scheduler.tenancy, config))
         self._pump.soon()
 
+    def lags(self, lag_ns: float) -> None:
+        """The event loop is so late: what every pool's ladder looks at."""
+        for pool in self._scheduler.pools.values():
+            pool.ladder.lag_ns = lag_ns
+
+    def optional_work_allowed(self) -> bool:
+        """Whether work that no answer needs may be done now: no pool is overloaded."""
+        pools = self._scheduler.pools.values()
+        return all(pool.ladder.optional_work_allowed() for pool in pools)
+
     # --- views ----------------------------------------------------------------------
 
     @property

@@ -50,6 +50,7 @@ _REFUSALS = {
     Refusal.WORK_BOUND: "the queue holds as much predicted work as it may",
     Refusal.BEHIND_WORK: "the work ahead leaves no time before the deadline",
     Refusal.DEFERRED: "under overload requests of this class wait outside",
+    Refusal.PROTECTING: "nobody is let in until those who were are safe",
     Refusal.TENANT_QUEUE: "the tenant has as many requests queued as it may",
     Refusal.TENANT_WORK: "the tenant has as much predicted work queued as it may",
     Refusal.TENANT_RATE: "the tenant uses as much CPU time as it may",

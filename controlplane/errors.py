@@ -41,6 +41,14 @@ class Refused(ControlPlaneError):
         self.retry_after_ms = retry_after_ms
 
 
+class Overloaded(Refused):
+    """Not now: a level of the overload ladder keeps it out; `reason` is the stable word."""
+
+    def __init__(self, message: str, retry_after_ms: int, reason: str) -> None:
+        super().__init__(message, retry_after_ms)
+        self.reason = reason
+
+
 class Unavailable(ControlPlaneError):
     """Nothing can serve the model at this moment (no live or ready worker)."""
 

@@ -21,6 +21,7 @@ from controlplane.deployed import (
     VariantInfo,
     WorkerIdentity,
     WorkerLoad,
+    WorkerMemory,
 )
 from controlplane.errors import NotFound
 
@@ -37,6 +38,7 @@ __all__ = [
     "VariantInfo",
     "WorkerIdentity",
     "WorkerLoad",
+    "WorkerMemory",
     "WorkerSession",
     "WorkerState",
 ]
@@ -71,6 +73,7 @@ class WorkerSession:
     state: WorkerState = WorkerState.CONNECTING
     load: WorkerLoad = field(default_factory=WorkerLoad)
     tally: Tally = field(default_factory=Tally)
+    memory: WorkerMemory | None = None
     models: dict[str, ModelInfo] = field(default_factory=dict)
     # Names in the worker's repository, loaded or not.
     available: tuple[str, ...] = ()

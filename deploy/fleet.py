@@ -10,6 +10,7 @@ import grpc
 from deploy.access import Access
 from deploy.channels import channel as channel_to
 from deploy.charge_views import NO_CHARGES, ChargeView, CohortView, charge_view, cohort_views
+from deploy.memory_views import NO_MEMORY, MemoryView, memory_view
 from deploy.tenant_views import (
     NO_OVERLOAD,
     NO_RELOADS,
@@ -54,6 +55,7 @@ class WorkerView:
     expired_executed: int
     since_report_ms: float
     charges: ChargeView = NO_CHARGES
+    memory: MemoryView = NO_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class GeneratorView:
     redispatched: int
     lanes: tuple[LaneView, ...]
     outcomes: Mapping[str, int]
+    overload: OverloadView = NO_OVERLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,7 @@ def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
         expired_executed=message.load.expired_items_executed,
         since_report_ms=message.since_report_ms,
         charges=charge_view(message),
+        memory=memory_view(message.memory),
     )
 
 
@@ -336,6 +340,7 @@ def _generator(message: fleet_pb2.GeneratorStatus) -> GeneratorView:
         redispatched=message.redispatched,
         lanes=tuple(_lane(lane) for lane in message.lanes),
         outcomes=dict(message.outcomes),
+        overload=overload_view(message.overload),
     )
 
 

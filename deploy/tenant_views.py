@@ -53,6 +53,15 @@ class OverloadView:
     refusing: float
     changes: int
     kept_out: int
+    strain: float = 0.0
+    stopped: int = 0
+    cut: int = 0
+    protected: int = 0
+
+    @property
+    def text(self) -> str:
+        """Level and trigger for a line; empty on level 0."""
+        return f"overload level {self.level}: {self.trigger}" if self.level else ""
 
 
 NO_OVERLOAD = OverloadView(0, "", 0.0, 0.0, 0, 0)
@@ -67,6 +76,10 @@ def overload_view(message: fleet_pb2.OverloadStatus) -> OverloadView:
         refusing=message.refusing,
         changes=message.changes,
         kept_out=message.kept_out,
+        strain=message.strain,
+        stopped=message.stopped,
+        cut=message.cut,
+        protected=message.protected,
     )
 
 

@@ -19,7 +19,7 @@ from worker.changes import Changes
 from worker.config import WorkerConfig
 from worker.errors import WorkerError
 from worker.metrics import families
-from worker.metrics.readings import of_process
+from worker.metrics.readings import of_memory, of_process
 from worker.refusals import NotFound
 from worker.rpc import convert
 from worker.rpc.drain import DrainReport
@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 # Calls that are under way when the server stops have this long to end.
 _STOP_GRACE_S = 1.0
+
+# The memory ledger is read so often, and no sooner again when models change.
+_MEMORY_S = 10.0
+_MEMORY_AGAIN_S = 1.0
 
 # Threads that wait busily stop after two milliseconds without work: long enough from one step to
 # the next, short enough to leave an idle worker's cores alone; see docs/decisions/0043.
@@ -105,6 +109,7 @@ class WorkerApp:
         address = await self._server.start()
         self._spawn(self._publish_health())
         self._spawn(self._sample_load())
+        self._spawn(self._read_memory())
         self._spawn(self._load_models(names))
         if self._config.controlplane:
             self._spawn(self._fleet_client(self._config.advertise or advertised(address)).run())
@@ -158,6 +163,7 @@ class WorkerApp:
     def _measured(self) -> Iterator[Reading]:
         means, info = self._means, engine.runtime_info()
         yield from self.service.measured()
+        yield from of_memory(self.service.ledger.latest)
         yield from of_process(self.host.describe(), means.meter.latest, means.throttling())
         labels = (self._config.worker_class, info.library_version, info.simd)
         yield Reading(families.BUILD, ("worker", self._version, *labels), 1)
@@ -193,6 +199,18 @@ class WorkerApp:
             self._means.meter.sample()
             await asyncio.sleep(self._config.report_interval_ms / 1e3)
 
+    async def _read_memory(self) -> None:
+        """Keeps the ledger fresh: the kernel's tables take milliseconds, so on a thread."""
+        seen = -1
+        while True:
+            seen = await self._changes.wait(seen, _MEMORY_S)
+            try:
+                await asyncio.to_thread(self.service.ledger.refresh)
+            except OSError as error:
+                log.warning("the memory ledger cannot be read: %s", error)
+                return
+            await asyncio.sleep(_MEMORY_AGAIN_S)
+
     def _fleet_client(self, address: str) -> FleetClient:
         info = engine.runtime_info()
         return FleetClient(
@@ -217,6 +235,7 @@ class WorkerApp:
             welcomed=self.service.servicer.welcomed,
             certificates=self._certificates,
             token_file=self._config.token_file,
+            memory=lambda: self.service.ledger.latest,
         )
 
     def _models(self) -> list[common_pb2.ModelDescription]:

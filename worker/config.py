@@ -37,6 +37,9 @@ class WorkerConfig:
     in. `max_queued_items` bounds its waiting answers, `scheduling` names its policy. `cpus` are
     the CPUs this process keeps to, empty all. `spinning` lets threads of a run wait busily for
     each other; None does on decode workers with more than one thread, whose steps are short.
+
+    `memory_mib` is the most memory the process shall take: a load that would exceed it is refused;
+    0 leaves that to control groups and the host.
     """
 
     worker_id: str = ""
@@ -55,6 +58,7 @@ class WorkerConfig:
     spinning: bool | None = None
     cpus: tuple[int, ...] = ()
     arena_mib: int = 0
+    memory_mib: int = 0
     kv_precision: str = "fp16"
     scheduling: str = "slo"
     report_interval_ms: int = 50
@@ -86,7 +90,7 @@ class WorkerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        for name in ("drain_timeout_ms", "arena_mib", "metrics_push_ms"):
+        for name in ("drain_timeout_ms", "arena_mib", "memory_mib", "metrics_push_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if self.report_interval_ms > 50:

@@ -32,6 +32,8 @@ from worker.prepared import (
 RunToken = _engine.RunToken
 
 KV_BLOCK_TOKENS = 16
+SMALL_PAGE = 4096
+HUGE_PAGE = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class KvArena:
     def __init__(
         self, *, layers: int, kv_heads: int, head_dim: int, blocks: int, half: bool = True
     ) -> None:
+        self._layers = layers
         self._arena = _engine.KvArena(
             layers=layers, kv_heads=kv_heads, head_dim=head_dim, blocks=blocks, half=half
         )
@@ -243,6 +246,18 @@ class KvArena:
     def stats(self) -> KvStats:
         """Occupancy now."""
         return KvStats(*self._arena.stats())
+
+    def touched_bytes(self, blocks: int, page: int) -> int:
+        """Bytes of the pages that the first `blocks` blocks lie in: a span of each layer's part."""
+        stats = self.stats()
+        layer = stats.bytes // self._layers
+        span = layer // stats.blocks * blocks
+        pages, end = 0, 0
+        for number in range(self._layers if span else 0):
+            first = max(end, number * layer // page)
+            end = (number * layer + span - 1) // page + 1
+            pages += max(0, end - first)
+        return pages * page
 
 
 class DenseStep:

@@ -24,6 +24,7 @@ from worker.hosted import (
     variant_files,
 )
 from worker.jobs import Token
+from worker.ledger import MemoryLedger
 from worker.memory import MemoryRoom
 from worker.models.errors import ManifestError
 from worker.models.external_data import check_inside
@@ -85,8 +86,8 @@ class ModelKind(Protocol):
 class ModelHost:
     """Owns the models of one worker. Thread-safe; `run` is for the engine thread.
 
-    `kind` loads what this class of worker serves. `on_change` is called, on any thread, whenever
-    a snapshot would differ.
+    `kind` loads what this class of worker serves, `ledger` accounts for what it takes. `on_change`
+    is called, on any thread, whenever a snapshot would differ.
     """
 
     def __init__(
@@ -96,11 +97,13 @@ class ModelHost:
         kind: ModelKind,
         memory: Callable[[], MemoryRoom],
         on_change: Callable[[], None],
+        ledger: MemoryLedger | None = None,
     ) -> None:
         self._repository = repository
         self._kind = kind
         self._memory = memory
         self._on_change = on_change
+        self._ledger = ledger
         # One load, warm-up or unload at a time; held for as long as that takes.
         self._changing = threading.Lock()
         # Guards the models; held for moments only.
@@ -221,6 +224,8 @@ class ModelHost:
         with self._update():
             model.loaded.clear()
             del self._models[name]
+        if self._ledger is not None:
+            self._ledger.unloaded(name)
 
     def _load_variant(
         self, model: HostedModel, variant: Variant, start: float, share: float
@@ -237,20 +242,34 @@ class ModelHost:
         room = self._memory()
         extra = self._kind.reserve(model.manifest, variant, max(0, room.available - weights))
         if weights + extra > room.available:
-            more = f" and {extra} for keys and values" if extra else ""
-            raise InsufficientMemory(
-                f"variant {variant.name!r} needs {weights} bytes for its weights{more}; "
-                f"{room.available} bytes are available ({room.limited_by})"
-            )
+            raise InsufficientMemory(self._too_large(variant, weights, extra, room))
         self._check_files(model, files.values())
-        loaded = self._open(model, variant, weights, extra)
-        with self._update():
-            model.state, model.progress = ModelState.WARMING, start + share * _SESSION_SHARE
-        session_share = share * _SESSION_SHARE
-        loaded = self._measure(model, loaded, start + session_share, share - session_share)
+        with self._booked(model, variant, weights + extra):
+            loaded = self._open(model, variant, weights, extra)
+            with self._update():
+                model.state, model.progress = ModelState.WARMING, start + share * _SESSION_SHARE
+            session_share = share * _SESSION_SHARE
+            loaded = self._measure(model, loaded, start + session_share, share - session_share)
         self._kind.serve(model, loaded)
         with self._update():
             model.loaded[variant.name] = loaded
+
+    def _booked(
+        self, model: HostedModel, variant: Variant, needed: int
+    ) -> contextlib.AbstractContextManager[None]:
+        if self._ledger is None:
+            return contextlib.nullcontext()
+        return self._ledger.loading(model.manifest.name, variant.name, needed)
+
+    def _too_large(self, variant: Variant, weights: int, extra: int, room: MemoryRoom) -> str:
+        more = f" and {extra} for keys and values" if extra else ""
+        text = (
+            f"variant {variant.name!r} needs {weights} bytes for its weights{more}; "
+            f"{room.available} bytes are available ({room.limited_by})"
+        )
+        if self._ledger is None:
+            return text
+        return f"{text}; held now, in MiB:\n{self._ledger.refresh().text()}"
 
     def _check_files(self, model: HostedModel, files: Iterable[FileRef]) -> None:
         """Files must be what the manifest's digest stands for; shared ones are read once."""

@@ -238,6 +238,14 @@ class EngineLoop:
                 expired_items_executed=self._expired_items_executed,
             )
 
+    def held_bytes(self) -> int:
+        """Bytes of the inputs that wait or run."""
+        with self._lock:
+            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
+            if self._running is not None:
+                jobs.append(self._running)
+            return sum([job.batch.input_bytes for job in jobs])
+
     def _refusal(self, job: Job) -> WorkerError | None:
         if self._draining:
             return DRAINING

@@ -116,6 +116,14 @@ def _make(source: Path, entry: Path, build: Callable[[Path, Path], None]) -> Non
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def source_of(entry: Path) -> Path | None:
+    """The graph that a folder of the cache was prepared from; None for any other folder."""
+    try:
+        return Path((entry / _SOURCE_NAME).read_text())
+    except OSError:
+        return None
+
+
 def _drop_others(source: Path, entry: Path) -> None:
     """Remove what was prepared from earlier contents of the same file, or from files now gone."""
     own = source.resolve()

@@ -48,6 +48,16 @@ class Batch:
     items: tuple[Item, ...]
     arrived_ns: int
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the token ids and tensors of its items; of strings only their places."""
+        total = 0
+        for item in self.items:
+            total += item.token_ids.nbytes
+            for array in item.tensors.values():
+                total += array.nbytes
+        return total
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:

@@ -22,12 +22,14 @@ from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEn
 from worker.generation.loop import DecodeLoop
 from worker.generation.warmup import DecodeWarmup
 from worker.host import ModelHost
+from worker.ledger import Lifetime, MemoryLedger, MemoryLine, Sources
 from worker.loop import Clocks, EngineLoop
 from worker.measures import BatchMeasures
 from worker.memory import memory_room
 from worker.meter import LoadMeter
 from worker.metrics import readings
 from worker.prepared import default_cache
+from worker.process_memory import heap, mapped_weights, process_memory
 from worker.profile import VariantProfile
 from worker.profile_file import own_machine, profiles_of
 from worker.refusals import Unavailable
@@ -44,6 +46,9 @@ from worker.warmup import Warmup
 from worker.watchdog import Watchdog
 
 T = TypeVar("T")
+
+# A token of a prompt in Python: its place in two lists and its number, most of them shared.
+_PROMPT_TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,10 @@ class Service(Protocol):
     async def stop(self) -> None:
         """Ends the engine thread; work that is left is answered as unavailable."""
 
+    @property
+    def ledger(self) -> MemoryLedger:
+        """What the worker's memory is for."""
+
     def measured(self) -> Iterator[Reading]:
         """What was measured of its work, for the event loop to read."""
 
@@ -124,6 +133,8 @@ class EncoderService:
     def __init__(self, around: Surroundings) -> None:
         config, means = around.config, around.means
         now_ns = means.clocks.now_ns
+        self.ledger = _ledger(config)
+        self.ledger.add_source(self._requests)
         self.host = ModelHost(
             config.repository,
             kind=EncoderKind(
@@ -135,6 +146,7 @@ class EncoderService:
                     now_ns,
                     config.warm_budget_ms * 1_000_000,
                     around.service_ns,
+                    self.ledger,
                 ),
                 release=self._release,
                 profile_of=profiles_of(own_machine(config.intra_op_threads)),
@@ -145,8 +157,9 @@ class EncoderService:
                     VariantProfile,
                 ),
             ),
-            memory=memory_room,
+            memory=self.ledger.room,
             on_change=around.notify,
+            ledger=self.ledger,
         )
         self.engine = EngineLoop(
             self.host,
@@ -171,7 +184,7 @@ class EncoderService:
             now_ns=now_ns,
             max_message_bytes=config.max_message_bytes,
         )
-        common = _common(around, self.host, self.drainer)
+        common = _common(around, self)
         self.servicer: WorkerServicer = EncoderServicer(parts, **common)
 
     def start(self) -> None:
@@ -192,6 +205,9 @@ class EncoderService:
         yield from readings.of_loop(self.engine.state())
         yield from readings.of_batches(self._measures)
 
+    def _requests(self) -> list[MemoryLine]:
+        return [MemoryLine(Lifetime.REQUESTS, "inputs", self.engine.held_bytes())]
+
     def _on_engine(self, function: Callable[[], T]) -> T:
         try:
             return self.engine.call(function).result()
@@ -211,6 +227,7 @@ class DecodeService:
     def __init__(self, around: Surroundings) -> None:
         config, means = around.config, around.means
         now_ns = means.clocks.now_ns
+        self.ledger = _ledger(config)
         self.engine = DecodeLoop(
             clocks=means.clocks,
             make_token=engine.RunToken,
@@ -241,10 +258,17 @@ class DecodeService:
                     StepCost,
                 ),
                 draw_seed=lambda: int(means.generator.integers(1 << 63)),
+                memory=self.ledger,
             ),
         )
+        self.ledger.add_source(self._prompts)
+        self.ledger.add_source(kind.memory_lines)
         self.host = ModelHost(
-            config.repository, kind=kind, memory=memory_room, on_change=around.notify
+            config.repository,
+            kind=kind,
+            memory=self.ledger.room,
+            on_change=around.notify,
+            ledger=self.ledger,
         )
         self.drainer = Drainer(self.engine, around.changes.notify)
         self._meter = means.meter
@@ -257,7 +281,7 @@ class DecodeService:
             speech=kind.speech,
             now_ns=now_ns,
         )
-        common = _common(around, self.host, self.drainer)
+        common = _common(around, self)
         self.servicer: WorkerServicer = DecodeServicer(parts, **common)
 
     def start(self) -> None:
@@ -278,13 +302,32 @@ class DecodeService:
         yield from readings.of_loop(self.engine.state())
         yield from readings.of_lanes(self.engine.loads)
 
+    def _prompts(self) -> list[MemoryLine]:
+        held = self.engine.held_tokens() * _PROMPT_TOKEN_BYTES
+        return [MemoryLine(Lifetime.REQUESTS, "prompts", held)]
 
-def _common(around: Surroundings, host: ModelHost, drainer: Drainer) -> dict[str, Any]:
+
+def _ledger(config: WorkerConfig) -> MemoryLedger:
+    """The ledger of this process, of which nothing is loaded yet."""
+    cache = default_cache()
+    sources = Sources(
+        process=process_memory,
+        heap=heap,
+        weights=lambda: mapped_weights(config.repository, cache),
+        engine=engine.memory_stats,
+        trim=engine.trim_memory,
+        room=memory_room,
+    )
+    return MemoryLedger(sources, config.memory_mib << 20)
+
+
+def _common(around: Surroundings, service: EncoderService | DecodeService) -> dict[str, Any]:
     return {
         "worker_id": around.worker_id,
         "engine_version": engine.runtime_info().library_version,
-        "host": host,
-        "drainer": drainer,
+        "host": service.host,
+        "ledger": service.ledger,
+        "drainer": service.drainer,
         "changes": around.changes,
         "exit_process": around.exit_process,
     }

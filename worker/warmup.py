@@ -13,8 +13,9 @@ from worker.errors import EngineFault, InvalidInput
 from worker.execution import run_items
 from worker.hosted import LoadedVariant
 from worker.jobs import Token
+from worker.ledger import RunMemory
 from worker.models.manifest import TensorSpec, Variant
-from worker.profile import Sample, VariantProfile, fit, reference_length, warm_plan
+from worker.profile import Sample, VariantProfile, WarmPlan, fit, reference_length, warm_plan
 from worker.records import Item
 from worker.tensor_sizes import free_size, trial_sizes
 
@@ -40,6 +41,7 @@ class Warmup:
     run never competes with a served one. Passes go on while `budget_ns` lasts. Runs are timed
     by `service_ns`, read on the engine thread: the thread's CPU clock where one thread does all
     the work, so that whatever else the machine does while models load is not in the profile.
+    `memory`, if there is one, notes what the usual and the longest run take.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Warmup:
         now_ns: Callable[[], int],
         budget_ns: int,
         service_ns: Callable[[], int],
+        memory: RunMemory | None = None,
     ) -> None:
         self._on_engine = on_engine
         self._make_token = make_token
         self._now_ns = now_ns
         self._budget_ns = budget_ns
         self._service_ns = service_ns
+        self._memory = memory
 
     def measure(
         self, loaded: LoadedVariant, progress: Callable[[float], None]
@@ -74,8 +78,7 @@ class Warmup:
                 log.warning("variant=%s has no profile: %s", variant.name, error)
                 return None
         plan = warm_plan(variant.warm_lengths, variant.max_tokens)
-        # Longest first, so that buffers grow once.
-        long = [Sample(shape, self._run(loaded, shape)) for shape in reversed(plan.long)]
+        long = self._long_runs(loaded, plan)
         return self._measure(loaded, plan.shapes, reference_length(plan.shapes), progress, long)
 
     def compare(self, loaded: LoadedVariant, profile: VariantProfile) -> float:
@@ -88,12 +91,28 @@ class Warmup:
         if variant.layout == "tensor":
             return 1.0
         plan = warm_plan(variant.warm_lengths, variant.max_tokens)
-        for shape in (*reversed(plan.long), *reversed(plan.shapes)):
+        self._long_runs(loaded, plan)
+        for shape in reversed(plan.shapes):
             # The first run of a shape is not typical; it is what makes the next ones so.
             self._run(loaded, shape)
         short = [shape for shape in plan.shapes if sum(shape) <= _COMPARED_TOKENS]
         compared = short or plan.shapes[:1]
         return median(self._run(loaded, s) / profile.predict_us(s) for s in compared)
+
+    def _long_runs(self, loaded: LoadedVariant, plan: WarmPlan) -> list[Sample]:
+        """Runs the long shapes once, longest first, so that buffers grow once."""
+        memory = self._memory
+        if memory is not None:
+            usual = reference_length(plan.shapes)
+            self._on_engine(memory.clear)
+            self._run(loaded, (usual,))
+            memory.ran(usual)
+        samples = []
+        for shape in reversed(plan.long):
+            samples.append(Sample(shape, self._run(loaded, shape)))
+            if memory is not None and len(samples) == 1:
+                memory.ran(sum(shape))
+        return samples
 
     def _tensor_shapes(self, loaded: LoadedVariant) -> tuple[tuple[int, ...], ...]:
         """The sizes that the variant takes, and that leave time for others in the budget."""

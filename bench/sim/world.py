@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.sim.result import Effort, Ending, Endings, SimResult, reduce
 from bench.sim.service import Services, WorkerLoss
@@ -82,6 +83,7 @@ class World:
         self._reply_ns: list[int] = [0] * count if lost is None else lost.tolist()
         self._ending = np.full(count, -1, dtype=np.int8)
         self._variant = np.full(count, -1, dtype=np.int16)
+        self._rung = np.zeros(count, dtype=np.int8)
         self._done = np.zeros(count, dtype=np.int64)
         self._answered = np.zeros(count, dtype=np.bool_)
         # The armed timer, 0 for none, and the time that it was armed for.
@@ -127,6 +129,10 @@ class World:
         """What tenants were charged; None without tenants."""
         return self._scheduler.tenancy
 
+    def rungs(self) -> NDArray[np.int8]:
+        """On which rung of the ladder each request found the pool; for looking only."""
+        return self._rung
+
     @property
     def workload(self) -> Workload:
         """What was played."""
@@ -166,7 +172,9 @@ class World:
             self._end(number, Ending.REFUSED, now)
             return
         self._flight[number] = None
-        if not self._scheduler.offer(request, now).admitted:
+        admission = self._scheduler.offer(request, now)
+        self._rung[number] = self.ladder.rung
+        if not admission.admitted:
             self._end(number, Ending.REFUSED, now)
             return
         self._requests[number] = request

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from controlplane.errors import Refused
+from controlplane.errors import Overloaded, Refused
 from controlplane.generation.open import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.records import FinishReason
@@ -59,7 +59,7 @@ class GenerationMeasures:
         key = (model, self.callers.klass(klass), outcome)
         self.ended[key] = self.ended.get(key, 0) + 1
         if isinstance(error, Refused):
-            reason = (model, _reason(progress))
+            reason = (model, _reason(error, progress))
             self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def admitted(self, plan: Plan, progress: Progress, queue_ns: int) -> None:
@@ -112,8 +112,10 @@ def _histogram(kept: dict[K, Histogram], key: K) -> Histogram:
     return found
 
 
-def _reason(progress: Progress) -> str:
-    """Why there was no place: this process's bounds, the forecast, or a worker's word."""
+def _reason(error: Refused, progress: Progress) -> str:
+    """Why there was no place: the ladder, this process's bounds, the forecast, a worker's word."""
+    if isinstance(error, Overloaded):
+        return error.reason
     if progress.choice is None:
         return BOUND
     return WORKER if progress.choice.routes else progress.choice.reason

@@ -28,7 +28,7 @@ from controlplane.generation.records import (
 )
 from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
-from controlplane.policy.decode import Choice, Demand, choose, choose_late, rank
+from controlplane.policy.decode import Choice, Demand, choose, choose_late, fairly, rank
 from controlplane.policy.decode_cost import unfinished_cost
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.telemetry.trace import CallTrace
@@ -47,7 +47,9 @@ class Plan:
     """A checked generation, ready to be sent; times in ns of the control plane's clock.
 
     `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
-    Workers let it share cached prefixes with others of its `prefix_scope` only.
+    Workers let it share cached prefixes with others of its `prefix_scope` only, and serve it in
+    turn with other accounts than its own. It was planned on this
+    level of the overload ladder; `cut` says that its answer was made shorter for that.
     """
 
     id: int
@@ -64,6 +66,9 @@ class Plan:
     planned_ns: int = 0
     trace: CallTrace | None = None
     prefix_scope: str = ""
+    account: str = ""
+    overload_level: int = 0
+    cut: bool = False
 
 
 class House(Protocol):
@@ -226,13 +231,15 @@ class Generation:
             token_asked=bool(plan.ask.token_target_ns),
         )
         decide = choose_late if self.progress.lost else choose
-        choice = decide([each.route for each in found], demand)
+        routes = [fairly(each.route, plan.account, len(plan.prompt)) for each in found]
+        choice = decide(routes, demand)
         self.progress.choice = choice
         if not choice.routes:
             if self._refusal is not None:
                 raise self._refusal
             raise refusal(choice, demand, (plan.deadline_ns - plan.arrived_ns) / 1e6)
-        candidate = found[choice.routes[0]]
+        first = choice.routes[0]
+        candidate = found[first]._replace(route=routes[first])
         best = min([rank(each.route) for each in eligible])
         self._order(candidate, choice, now, approximation=rank(candidate.route) > best)
 
@@ -280,6 +287,7 @@ class Generation:
             first_token_by_ns=now + choice.target_ns,
             token_target_ns=choice.token_ns,
             traceparent=traceparent,
+            account=plan.account,
         )
         self.progress.provenance = Provenance(
             model=self.model,
@@ -287,9 +295,10 @@ class Generation:
             variant=candidate.variant.name,
             manifest_digest=plan.model.manifest_digest,
             reason=choice.reason,
-            approximation=approximation,
+            approximation=approximation or plan.cut,
             quality=route.quality or 0.0,
             worker_id=lane.session.identity.id,
+            overload_level=plan.overload_level,
         )
         progress = self.progress
         self._candidate, self._lane, progress.sent_ns = candidate, lane, now

@@ -12,6 +12,9 @@ from controlplane.policy.tenancy.accounts import Account
 from controlplane.policy.tenancy.blocks import KV_BLOCK_TOKENS, Verdict, hold_verdict
 from controlplane.policy.tenancy.tenancy import Tenancy
 
+# Whoever is not configured is one account; no tenant can be called so.
+_OTHERS = "(others)"
+
 
 class _Hold(NamedTuple):
     account: Account
@@ -50,6 +53,12 @@ class Quotas:
         if self._tenancy is None:
             return klass.tenant
         return self._tenancy.prefix_scope(klass, number)
+
+    def account(self, klass: RequestClass) -> str:
+        """Who workers serve it for, in turn with others; empty without tenants."""
+        if self._tenancy is None:
+            return ""
+        return self._tenancy.account(klass.tenant).name or _OTHERS
 
     def bounded(
         self, klass: RequestClass, prompt_tokens: int, limits: GenerationLimits

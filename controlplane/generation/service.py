@@ -24,6 +24,7 @@ from controlplane.generation.checks import check_ask
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan
+from controlplane.generation.overload import Overload
 from controlplane.generation.progress import Progress
 from controlplane.generation.quotas import Quotas
 from controlplane.generation.records import Caller, GenerationAsk, GenerationLimits, Prompt
@@ -70,6 +71,7 @@ class Generations:
         self.lanes = lanes
         self.measures = GenerationMeasures(callers or Callers(config.classes))
         self.quotas = Quotas()
+        self.overload = Overload(config, registry, lanes)
         self._config = config
         self._registry = registry
         self._prompts = prompts
@@ -118,8 +120,11 @@ class Generations:
         try:
             await generation.place()
         except BaseException as error:
+            if isinstance(error, Refused):
+                self.overload.told(plan.model.name, refused=True)
             generation.end(error)
             raise
+        self.overload.told(plan.model.name, refused=False)
         return generation
 
     def drain(self) -> None:
@@ -215,29 +220,39 @@ class Generations:
         # When nobody may answer, the prompt need not be tokenised.
         found = candidates(self._registry, self.lanes, model, klass)
         answer_fits(found, model, ask.limits.max_tokens)
+        times = self._config.generation_times(klass.name)
+        target_ns = ask.first_token_target_ns or times.first_token_ms * _MS
+        token_ns = ask.token_target_ns or times.token_ms * _MS
+        routes = [candidate.route for candidate in found]
+        ladder = self.overload.newcomer(
+            model.name, klass, routes, target_ns, token_ns, self._now_ns()
+        )
         prompt = await self._tokens(model, ask, deadline)
         if not prompt:
             raise InvalidRequest("the prompt comes to no token; a prompt has at least one")
-        limits = self.quotas.bounded(klass, len(prompt), ask.limits)
+        bounded = self.quotas.bounded(klass, len(prompt), ask.limits)
+        limits = self.overload.limited(ladder, klass, bounded)
         found = long_enough(found, model, len(prompt), limits.max_tokens)
         scope = self.quotas.prefix_scope(klass, number)
         self._hold(number, klass, found, len(prompt), limits)
-        times = self._config.generation_times(klass.name)
         return Plan(
             id=number,
             ask=ask if limits is ask.limits else replace(ask, limits=limits),
             klass=klass,
             prefix_scope=scope,
+            account=self.quotas.account(klass),
             model=model,
             prompt=prompt,
             arrived_ns=arrived,
             deadline_ns=deadline,
-            target_ns=ask.first_token_target_ns or times.first_token_ms * _MS,
-            token_ns=ask.token_target_ns or times.token_ms * _MS,
+            target_ns=target_ns,
+            token_ns=token_ns,
             traceparent=self._passed_on(caller),
             response_ns=int(self._config.response_reserve_ms * _MS),
             planned_ns=self._now_ns(),
             trace=trace,
+            overload_level=int(ladder.rung),
+            cut=limits is not bounded,
         )
 
     def _hold(

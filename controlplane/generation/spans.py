@@ -186,7 +186,10 @@ def span_attributes(ended: Ended, total_ns: int) -> dict[str, AttributeValue]:
             "orchid.approximation": provenance.approximation,
             "orchid.manifest_digest": provenance.manifest_digest,
             "orchid.worker_id": provenance.worker_id,
+            "orchid.overload_level": provenance.overload_level,
         }
+    if ended.plan is not None and ended.plan.cut:
+        attributes["orchid.output_cut"] = ended.plan.ask.limits.max_tokens
     if progress.prompt_tokens:
         attributes |= {
             "orchid.input_tokens": progress.prompt_tokens,

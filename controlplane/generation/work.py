@@ -33,6 +33,7 @@ class GenerationOrder(NamedTuple):
     first_token_by_ns: int
     token_target_ns: int
     traceparent: str
+    account: str = ""
 
 
 class Placed(NamedTuple):

@@ -83,6 +83,15 @@ DOOR_MARGIN = _gauge(
     "door.margin", "What the wait foretold at the door is multiplied by, 1 to 3.", ("model",)
 )
 OVERLOAD = _gauge("overload.level", "Rung of the overload ladder, 0 for none.", ("model",))
+OVERLOAD_MOVES = _counter("overload.changes", "Moves on the overload ladder.", ("model",))
+OVERLOAD_EFFECTS = _counter(
+    "overload.effects",
+    "What the overload ladder did: stopped, cut, deferred, protected.",
+    ("model", "effect"),
+)
+STRAIN = _gauge(
+    "overload.strain", "How near newcomers are to hurting the admitted; 1 is there.", ("model",)
+)
 PRICE = _gauge(
     "worker.price", "Accurate answers that the next second of a worker is worth.", ("model",)
 )

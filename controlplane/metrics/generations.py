@@ -10,12 +10,13 @@ from controlplane.generation.measures import BOUND, WORKER
 from controlplane.generation.service import Generations
 from controlplane.measures import NONE
 from controlplane.metrics import families as f
-from controlplane.metrics.shared import counts, distributions
+from controlplane.metrics.shared import counts, distributions, overload
+from controlplane.policy.admission import Refusal
 from controlplane.policy.decode import RouteReason
 from controlplane.registry import Registry
 from protos.measures import Reading
 
-REASONS = (BOUND, WORKER, RouteReason.NOT_NOW)
+REASONS = (BOUND, WORKER, RouteReason.NOT_NOW, Refusal.DEFERRED, Refusal.PROTECTING)
 
 
 def readings(generations: Generations, registry: Registry) -> Iterator[Reading]:
@@ -35,6 +36,7 @@ def readings(generations: Generations, registry: Registry) -> Iterator[Reading]:
     for model in models:
         yield Reading(f.G_OPEN, (model,), generations.open_of(model))
         yield Reading(f.G_REDISPATCHED, (model,), generations.redispatched(model))
+        yield from overload(model, generations.overload.ladder(model))
     for key, factor in _corrections(generations.lanes, registry).items():
         yield Reading(f.G_CORRECTION, key, factor)
 

@@ -8,7 +8,7 @@ from controlplane.dispatcher import Dispatcher
 from controlplane.ends import OUTCOMES
 from controlplane.measures import NONE, QUEUED, RUNNING
 from controlplane.metrics import families as f
-from controlplane.metrics.shared import counts, distributions
+from controlplane.metrics.shared import counts, distributions, overload
 from controlplane.policy.admission import Refusal
 from controlplane.policy.calibration import DECILES
 from controlplane.policy.pool import Pool
@@ -25,6 +25,8 @@ REASONS = (
     Refusal.TOO_SHORT,
     Refusal.EXPIRED,
     Refusal.NO_WORKER,
+    Refusal.DEFERRED,
+    Refusal.PROTECTING,
     Refusal.TENANT_QUEUE,
     Refusal.TENANT_WORK,
     Refusal.TENANT_RATE,
@@ -69,7 +71,7 @@ def _pool(pool: Pool, in_flight: int) -> Iterator[Reading]:
     yield Reading(f.QUEUED_WORK, model, pool.own_work_ns())
     yield Reading(f.IN_FLIGHT, model, in_flight)
     yield Reading(f.DOOR_MARGIN, model, pool.door.factor)
-    yield Reading(f.OVERLOAD, model, int(pool.ladder.rung))
+    yield from overload(pool.model, pool.ladder)
     # The other policies put no price on a worker's time.
     price = pool.policy.price_per_s() if isinstance(pool.policy, Price) else 0.0
     yield Reading(f.PRICE, model, price)

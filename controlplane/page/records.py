@@ -99,6 +99,7 @@ class QueueRow:
     """The queue of one model of the encoder lane.
 
     `head_slack_ms` is what the most urgent waiting request has left; None when none waits.
+    `overload` is level and trigger on the overload ladder, empty on level 0.
     """
 
     model: str
@@ -109,6 +110,7 @@ class QueueRow:
     predicted_work_ms: float
     head_slack_ms: float | None
     door_margin: float
+    overload: str
     variants: tuple[VariantRow, ...]
     outcomes: Mapping[str, int]
     reasons: Mapping[str, int]
@@ -163,11 +165,15 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorRow:
-    """A model that generates text; `first_token` is None before there was one."""
+    """A model that generates text; `first_token` is None before there was one.
+
+    `overload` is as in `QueueRow`.
+    """
 
     model: str
     state: str
     open: int
+    overload: str
     redispatched: int
     tokens_per_s: float
     first_token: FirstTokens | None

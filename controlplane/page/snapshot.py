@@ -297,6 +297,7 @@ def _queue(sources: Sources, history: History, pool: Pool, now_ns: int) -> Queue
         predicted_work_ms=_short(pool.own_work_ns() / 1e6),
         head_slack_ms=None if head_ns is None else _short((head_ns - now_ns) / 1e6),
         door_margin=_short(pool.door.factor),
+        overload=pool.ladder.text,
         variants=tuple(
             VariantRow(
                 name=candidate.name,
@@ -327,6 +328,7 @@ def _generator(sources: Sources, history: History, model: ModelInfo) -> Generato
         model=model.name,
         state=model_state(sources.registry, model.name),
         open=generations.open_of(model.name),
+        overload=generations.overload.ladder(model.name).text,
         redispatched=generations.redispatched(model.name),
         tokens_per_s=_short(rate),
         first_token=first_tokens(history.samples(), model.name, TIMES_NS),

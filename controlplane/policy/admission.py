@@ -19,6 +19,7 @@ class Refusal:
     EXPIRED: Final = "expired"
     NO_WORKER: Final = "no-worker"
     DEFERRED: Final = "overload-deferred"
+    PROTECTING: Final = "overload-protecting"
     TENANT_QUEUE: Final = "tenant-queue-full"
     TENANT_WORK: Final = "tenant-work-bound"
     TENANT_RATE: Final = "tenant-borrows-no-more"

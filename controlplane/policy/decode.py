@@ -6,7 +6,7 @@ front door can know from outside: profiles, reports, and what it has sent since.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -43,6 +43,7 @@ class DecodeLoad(NamedTuple):
     """The state of one model's arena and of the generations in it, as last reported.
 
     `block_map` has a byte for each cell of the arena; see `orchid.v1.DecodeLoad`.
+    `pending_by_account` is None unless several accounts are there.
     """
 
     model: str = ""
@@ -61,6 +62,7 @@ class DecodeLoad(NamedTuple):
     shed: int = 0
     block_map: bytes = b""
     live_token_ms: int = 0
+    pending_by_account: Mapping[str, int] | None = None
 
 
 class Route(NamedTuple):
@@ -189,6 +191,24 @@ def first_token_ns(route: Route, prompt_tokens: int, token_ns: int) -> int:
     share = prompt_share(profile, load, token_ns)
     prefill = profile.prefill_ns * (waiting + prompt_tokens) / share
     return int((prefill + step_ns(profile, load)) * route.correction)
+
+
+def fairly(route: Route, account: str, prompt_tokens: int) -> Route:
+    """The route as an account's prompt finds it: others are before it only until it is its turn.
+
+    `pending = own + sum over others of min(theirs, own + prompt)`, as the worker serves accounts.
+    """
+    by_account = route.load.pending_by_account
+    if not account or not by_account:
+        return route
+    own = by_account.get(account, 0)
+    upto = own + prompt_tokens
+    before = own
+    for name, tokens in by_account.items():
+        if name != account:
+            before += min(tokens, upto)
+    pending = min(before, route.load.pending_prompt_tokens)
+    return route._replace(load=route.load._replace(pending_prompt_tokens=pending))
 
 
 def rank(route: Route) -> tuple[int, float]:

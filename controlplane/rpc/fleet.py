@@ -14,6 +14,7 @@ from controlplane.errors import Forbidden, InvalidRequest, Unauthenticated
 from controlplane.generation.service import Generations
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
 from controlplane.rpc.fleet_status import StatusSource, status_response
+from controlplane.rpc.memory import read_memory
 from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.wire import read_hello, read_load, read_models
 from controlplane.rpc.worker_client import WorkerClient
@@ -190,6 +191,9 @@ class FleetServicer:
             kind = report.WhichOneof("report")
             if kind == "load":
                 self._heard(link.session, read_load(report.load))
+            elif kind == "memory":
+                link.session.memory = read_memory(report.memory)
+                self._heard(link.session, None)
             elif kind == "models":
                 changed = self._registry.report_models(
                     link.session, read_models(report.models.models)
@@ -240,6 +244,7 @@ class FleetServicer:
             self._registry.report_load(session, load, self._now_ns())
         if session.identity.decodes:
             self._lanes.heard(session)
+            self._generations.overload.refresh(self._now_ns())
         else:
             self._dispatcher.heard(session)
 

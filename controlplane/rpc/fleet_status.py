@@ -16,7 +16,8 @@ from controlplane.policy.pool import Pool
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry, WorkerSession
 from controlplane.reload import Reloads
-from controlplane.rpc.tenant_status import reload_status, tenant_statuses
+from controlplane.rpc.memory import write_memory
+from controlplane.rpc.tenant_status import overload_status, reload_status, tenant_statuses
 from controlplane.rpc.wire import (
     write_decode_load,
     write_decode_profile,
@@ -100,6 +101,7 @@ def _worker(
         live_token_ms=tally.live_token_ms,
         charged_cpu_us=tally.charged_cpu_ns // 1000,
         charged_live_token_ms=tally.charged_token_ms,
+        memory=write_memory(session.memory),
     )
 
 
@@ -114,6 +116,7 @@ def _generator(
         lanes=[_lane(each) for each in served_lanes(registry, generations.lanes, model)],
         outcomes=generations.outcomes(model.name),
         redispatched=generations.redispatched(model.name),
+        overload=overload_status(generations.overload.ladder(model.name)),
     )
 
 
@@ -171,14 +174,7 @@ def _pool(
             for decile in pool.foresight.calibration.deciles()
         ],
         door_margin=pool.door.factor,
-        overload=fleet_pb2.OverloadStatus(
-            level=pool.ladder.rung,
-            trigger=pool.ladder.trigger,
-            crowding=pool.ladder.crowding,
-            refusing=pool.ladder.refusing,
-            changes=pool.ladder.changes,
-            kept_out=pool.ladder.kept_out,
-        ),
+        overload=overload_status(pool.ladder),
         cohorts=[] if pool.cohorts is None else [_cohort(c) for c in pool.cohorts.prices(now_ns)],
     )
 

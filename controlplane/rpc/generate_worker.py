@@ -84,6 +84,7 @@ def write_order(order: GenerationOrder, now_ns: int) -> worker_pb2.GenerateCall:
         first_token_target_us=max(1, (order.first_token_by_ns - now_ns) // 1000),
         token_target_us=order.token_target_ns // 1000,
         traceparent=order.traceparent,
+        account=order.account,
     )
 
 

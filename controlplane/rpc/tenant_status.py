@@ -1,7 +1,8 @@
-"""What GetStatus says of tenants and of configurations that were read again."""
+"""What GetStatus says of tenants, of overload, and of configurations that were read again."""
 
 from __future__ import annotations
 
+from controlplane.policy.ladder import Ladder
 from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.reload import Reloads
 from protos.orchid.v1 import fleet_pb2
@@ -37,3 +38,19 @@ def tenant_statuses(tenancy: Tenancy | None) -> list[fleet_pb2.TenantStatus]:
 def reload_status(reloads: Reloads) -> fleet_pb2.ReloadStatus:
     """How often another configuration was taken, and why the last one was not."""
     return fleet_pb2.ReloadStatus(taken=reloads.taken, refused=reloads.refused, fault=reloads.fault)
+
+
+def overload_status(ladder: Ladder) -> fleet_pb2.OverloadStatus:
+    """Where a ladder stands, why, and what it has done."""
+    return fleet_pb2.OverloadStatus(
+        level=ladder.rung,
+        trigger=ladder.trigger,
+        crowding=ladder.crowding,
+        refusing=ladder.refusing,
+        strain=max(0.0, ladder.strain),
+        changes=ladder.changes,
+        kept_out=ladder.kept_out,
+        stopped=ladder.stopped,
+        cut=ladder.cut,
+        protected=ladder.protected,
+    )

@@ -163,6 +163,7 @@ def _read_decode_load(load: worker_pb2.DecodeLoad) -> DecodeLoad:
         shed=load.shed,
         block_map=load.block_map,
         live_token_ms=load.live_token_ms,
+        pending_by_account=dict(load.pending_by_account) or None,
     )
 
 

@@ -7,6 +7,8 @@ failed (tail). The tail is decided from times that every request keeps anyway.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controlplane.config import TelemetryConfig
 from controlplane.telemetry.budget import Budget
 from controlplane.telemetry.timeline import RequestTimeline, SlowRequests
@@ -41,6 +43,8 @@ class Telemetry:
         self._asked = Budget(config.traces_per_s)
         self._drawn = Budget(config.traces_per_s)
         self._tail = config.slow_per_s > 0.0
+        # Asked before a call is recorded that nobody asked to record.
+        self.optional_work_allowed: Callable[[], bool] = _always
 
     @property
     def recording(self) -> bool:
@@ -67,7 +71,9 @@ class Telemetry:
         if not (head and self._bound):
             return None
         trace_id = new_trace_id()
-        if not in_share(trace_id, self._bound) or not self._drawn.take(now_ns):
+        if not in_share(trace_id, self._bound) or not self.optional_work_allowed():
+            return None
+        if not self._drawn.take(now_ns):
             return None
         return CallTrace(name, trace_id, 0, now_ns)
 
@@ -150,3 +156,7 @@ class Telemetry:
         """Send what is left and stop."""
         if self._sink is not None:
             self._sink.close()
+
+
+def _always() -> bool:
+    return True

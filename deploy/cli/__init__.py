@@ -15,6 +15,7 @@ from deploy.cli.chat import chat
 from deploy.cli.cluster import down, roll, status, up
 from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
+from deploy.cli.drill import drill
 from deploy.cli.generate import generate
 from deploy.cli.infer import infer
 from deploy.cli.plan import plan
@@ -72,6 +73,7 @@ app.command("controlplane")(controlplane)
 app.command("worker")(worker)
 app.command("token")(token)
 app.command("demo")(demo)
+app.command("drill")(drill)
 app.command("sim")(sim)
 app.add_typer(bench_app, name="bench")
 

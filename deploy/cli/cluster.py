@@ -355,6 +355,9 @@ def roll(
 def status(
     address: AddressOption = "",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show what each worker's memory is for instead.")
+    ] = False,
     state: StateOption = DEFAULT_STATE,
 ) -> None:
     """Show workers, models and variants as the control plane sees them."""
@@ -379,6 +382,12 @@ def status(
         from dataclasses import asdict
 
         typer.echo(encoder.dumps(asdict(found) | {"metrics": local, "page": page}, indent=1))
+    elif memory:
+        from deploy.cli.memory_tables import memory_tables
+
+        console = Console()
+        for table in memory_tables(found):
+            console.print(table, highlight=False)
     else:
         console = Console()
         _print_status(console, found)

@@ -130,11 +130,7 @@ def _pool_line(pool: PoolView) -> Text:
         f"model {pool.model} on {pool.workers} worker(s): {pool.state}; queued {pool.queued}, "
         f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms, "
         f"door margin {pool.door_margin:.2f}"
-        + (
-            f", overload level {pool.overload.level}: {pool.overload.trigger}"
-            if pool.overload.level
-            else ""
-        )
+        + (f", {pool.overload.text}" if pool.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
     )
@@ -176,6 +172,7 @@ def _generator_line(generator: GeneratorView) -> Text:
     return Text(
         f"model {generator.model} generates on {len(generator.lanes)} worker(s): "
         f"{generator.state}; open {generator.open}"
+        + (f", {generator.overload.text}" if generator.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
         + (moved if generator.redispatched else "")
         + f"\n{generator.manifest_digest}"

@@ -148,6 +148,9 @@ def test_what_is_served_is_what_happened(traffic: LocalCluster) -> None:
     assert total(decoder, "orchid_decode_first_token_seconds_count") == GENERATIONS
     assert total(decoder, "orchid_arena_blocks", state="held") == 0
     assert total(decoder, "orchid_arena_blocks", state="free") > 0
+    for worker in (encoder, decoder):
+        measured = total(worker, "orchid_memory_measured_bytes")
+        assert abs(total(worker, "orchid_memory_accounted_bytes") / measured - 1.0) <= 0.1
     for samples in (house, encoder, decoder):
         assert total(samples, "orchid_expired_work_executed_total") == 0
 

@@ -10,7 +10,7 @@ from bench.sim.result import Ending
 from bench.sim.settings import SimSettings
 from bench.sim.workload import REVIEW_LENGTHS, Deadlines, Workload, draw_workload, together
 from bench.sim.world import World
-from controlplane.policy.ladder import FALL_NS
+from controlplane.policy.ladder import FALL_NS, Rung
 from controlplane.policy.records import RequestClass
 
 TABLE = two_variants().table()
@@ -50,5 +50,19 @@ def test_deferring_a_batch_class_keeps_interactive_requests_in_time() -> None:
 def test_moves_under_bursts_are_few() -> None:
     for deferrable in (False, True):
         world, _ = play(deferrable)
-        bound = 2 * (SECONDS * 1e9 / FALL_NS) + 3
+        bound = 2 * (SECONDS * 1e9 / FALL_NS) + len(world.ladder.rungs) - 1
         assert 0 < world.ladder.changes <= bound
+
+
+def test_on_every_rung_those_that_were_let_in_are_on_time() -> None:
+    world, _ = play(deferrable=True)
+    who = traffic(deferrable=True).who
+    assert who is not None
+    ending = world.endings().ending
+    seen = set()
+    for rung in world.ladder.rungs:
+        there = (world.rungs() == rung) & (who == 0) & (ending != Ending.REFUSED)
+        if there.sum() >= 30:
+            seen.add(rung)
+            assert (ending[there] == Ending.ON_TIME).mean() >= 0.98, rung
+    assert {Rung.SMALLER, Rung.DEFER} <= seen

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from worker.decode import DecodeEngine
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.engine import HUGE_PAGE, KV_BLOCK_TOKENS, SMALL_PAGE, KvArena, Session
 from worker.errors import ModelLoadError
 from worker.generation.lane import Lane, Speech, Stepper
 from worker.generation.loop import DecodeLoop
 from worker.generation.text import load_token_text
 from worker.generation.warmup import DecodeWarmup, StepBench
 from worker.hosted import DecodeCapacity, HostedModel, LoadedVariant, listed
+from worker.ledger import Lifetime, MemoryLine, RunMemory
 from worker.models.layouts import kv_token_bytes
 from worker.models.manifest import GENERATION, FileRef, Generation, Manifest, Variant
+from worker.process_memory import process_memory
 from worker.profile_file import content_digest
 from worker.refusals import Unavailable
 from worker.scheduling.blocks import blocks_for
@@ -40,6 +43,8 @@ _USUAL_BYTES = 512 << 20
 _SHARE = 4
 # More tokens than so many sequences of full length are of no use.
 _USEFUL_SEQUENCES = 64
+# Tenants whose cached prefixes have a line of their own in the memory ledger.
+_MOST_TENANTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class DecodeParts:
     """What a kind works with.
 
     `on_engine` runs a function on the engine thread and waits for it. `kept` are profiles that
-    warm-ups of this host measured before.
+    warm-ups of this host measured before. `memory` notes what steps take, if it is there.
     """
 
     loop: DecodeLoop
@@ -73,6 +78,7 @@ class DecodeParts:
     warmup: DecodeWarmup
     kept: WarmProfiles[StepCost]
     draw_seed: Callable[[], int]
+    memory: RunMemory | None = None
 
 
 class OnEngine:
@@ -86,10 +92,13 @@ class OnEngine:
         return finished(self._loop.call(function))
 
 
-def finished(future: Future[T]) -> T:
-    """What a future of the loop brings; Unavailable when the loop stops before."""
+def finished(future: Future[T], timeout_s: float | None = None) -> T:
+    """What a future of the loop brings; Unavailable when the loop stops before.
+
+    Raises TimeoutError when it takes longer than `timeout_s`.
+    """
     try:
-        return future.result()
+        return future.result(timeout_s)
     except CancelledError:
         raise Unavailable("the worker is stopping") from None
 
@@ -181,6 +190,8 @@ class DecodeKind:
         if not isinstance(loaded, LoadedDecoder):
             raise TypeError("a decoder was opened by this kind")
         make_engine = loaded.make_engine
+        if parts.memory is not None:
+            parts.on_engine(parts.memory.clear)
         bench = parts.on_engine(
             lambda: StepBench(
                 make_engine,
@@ -195,6 +206,8 @@ class DecodeKind:
             measure=lambda: parts.warmup.measure(bench, progress),
             again=again,
         )
+        if parts.memory is not None:
+            parts.memory.ran(max(shape.chunk + shape.decoding for shape in bench.shapes))
         if cost is None or loaded.decode is None:
             raise TypeError("a decoder has a capacity and is measured when it is served")
         log.info(
@@ -255,6 +268,19 @@ class DecodeKind:
         lane = self._lanes.get(model)
         return None if lane is None else lane.speech
 
+    def memory_lines(self) -> list[MemoryLine]:
+        """What the arenas hold, asked of the engine thread; nothing once that has ended.
+
+        Waits for a step that runs, no longer than a second.
+        """
+        huge = process_memory().huge
+        with suppress(Unavailable, TimeoutError):
+            return finished(self._parts.loop.call(lambda: self._arenas(huge)), timeout_s=1.0)
+        return []
+
+    def _arenas(self, huge: int) -> list[MemoryLine]:
+        return [line for lane in list(self._lanes.values()) for line in arena_lines(lane, huge)]
+
     def _engines(
         self, session: Session, generation: Generation, variant: Variant
     ) -> Callable[[int], Stepper]:
@@ -303,6 +329,40 @@ class DecodeKind:
 
     def _token_bytes(self, generation: Generation, variant: Variant) -> int:
         return kv_token_bytes(variant.layout, generation.kv, 2 if self._settings.half else 4)
+
+
+def arena_lines(lane: Lane, huge: int) -> list[MemoryLine]:
+    """What a lane's arena is for; to be asked on the engine thread.
+
+    The arena is mapped at once and takes memory where tokens were written, in huge pages as far
+    as the process has `huge` bytes of them.
+    """
+    owner = f"{lane.model}/{lane.variant}"
+    arena, use = lane.engine.arena, lane.scheduler.arena_use()
+    stats = arena.stats()
+    block = stats.bytes // stats.blocks
+    cached = sum(use.cached.values())
+    empty = int(stats.fragmentation * stats.used * block)
+    touched = min(
+        arena.touched_bytes(use.touched, HUGE_PAGE),
+        arena.touched_bytes(use.touched, SMALL_PAGE) + huge,
+    )
+    spare = max(0, touched - (use.held + cached) * block)
+    lines = [
+        MemoryLine(Lifetime.SEQUENCES, owner, max(0, use.held * block - empty), stats.bytes),
+        MemoryLine(Lifetime.ARENA, f"{owner} places without a token", empty),
+        MemoryLine(Lifetime.ARENA, f"{owner} free, written before", spare),
+    ]
+    # Private scopes are one for each generation: only the largest are told apart.
+    largest = sorted(use.cached.items(), key=lambda entry: -entry[1])
+    for tenant, blocks in largest[:_MOST_TENANTS]:
+        name = tenant.replace("\n", "/") or "(none)"
+        of = f"{owner} tenant {name}"
+        lines.append(MemoryLine(Lifetime.PREFIXES, of, blocks * block))
+    rest = sum(blocks for _, blocks in largest[_MOST_TENANTS:])
+    if rest:
+        lines.append(MemoryLine(Lifetime.PREFIXES, f"{owner} other tenants", rest * block))
+    return lines
 
 
 def _generation(manifest: Manifest) -> Generation:

@@ -232,4 +232,5 @@ def _arrival(call: GenerationCall, sequence_id: int, most: int, group: int) -> A
         first_token_target_ns=call.first_token_target_ns,
         token_target_ns=call.token_target_ns,
         group=group,
+        account=call.account,
     )

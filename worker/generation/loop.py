@@ -172,6 +172,11 @@ class DecodeLoop:
                 expired_items_executed=self._steps.expired_executed,
             )
 
+    def held_tokens(self) -> int:
+        """Prompt tokens of the generations that are open."""
+        with self._lock:
+            return sum([len(generation.call.prompt) for generation in self._open])
+
     # Lanes and other work
 
     def call(self, function: Callable[[], T]) -> Future[T]:

@@ -54,6 +54,7 @@ class GenerationCall:
     first_token_target_ns: int = 0
     token_target_ns: int = 0
     traceparent: str = ""
+    account: str = ""
 
 
 class Finish(Enum):

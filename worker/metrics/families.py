@@ -13,8 +13,8 @@ def _counter(
     return Family(f"orchid.{name}", Kind.COUNTER, text, labels, unit, per)
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Family:
-    return Family(f"orchid.{name}", Kind.GAUGE, text, labels)
+def _gauge(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Family:
+    return Family(f"orchid.{name}", Kind.GAUGE, text, labels, unit)
 
 
 def _times(name: str, text: str) -> Family:
@@ -36,6 +36,13 @@ THROTTLED = _counter("cgroup.throttled_periods", "Periods in which the quota hel
 THROTTLED_TIME = _counter(
     "cgroup.throttled", "Time the quota held us back.", unit="s", per=MICROSECONDS
 )
+MEMORY = _gauge(
+    "memory.accounted", "Memory by how long it stays and what for.", ("lifetime",), unit="By"
+)
+MEMORY_MEASURED = _gauge(
+    "memory.measured", "Memory of the process, shared pages in equal parts (PSS).", unit="By"
+)
+MEMORY_AVAILABLE = _gauge("memory.available", "Memory that a load may still take.", unit="By")
 BUILD = _gauge("build.info", "Always 1.", ("service", "version", "worker_class", "engine", "simd"))
 
 # Encoder workers.

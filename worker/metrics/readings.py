@@ -9,6 +9,7 @@ from protos.measures import Reading, buckets_of
 from worker.cpu_plan import Throttling
 from worker.generation.records import LaneLoad
 from worker.hosted import ModelSnapshot, ModelState
+from worker.ledger import Lifetime, MemoryTable
 from worker.measures import BatchMeasures
 from worker.meter import LoadSample
 from worker.metrics import families as f
@@ -37,6 +38,17 @@ def of_process(
     yield Reading(f.PERIODS, (), throttling.periods)
     yield Reading(f.THROTTLED, (), throttling.throttled_periods)
     yield Reading(f.THROTTLED_TIME, (), throttling.throttled_us)
+
+
+def of_memory(table: MemoryTable) -> Iterator[Reading]:
+    """The ledger by lifetime, what the kernel counts, and what is left."""
+    sums = dict.fromkeys(Lifetime, 0)
+    for line in table.lines:
+        sums[line.lifetime] += line.bytes
+    for lifetime, size in sums.items():
+        yield Reading(f.MEMORY, (lifetime.value,), size)
+    yield Reading(f.MEMORY_MEASURED, (), table.measured)
+    yield Reading(f.MEMORY_AVAILABLE, (), table.available)
 
 
 def of_batches(measures: BatchMeasures) -> Iterator[Reading]:

@@ -34,6 +34,8 @@ from worker.models.statistics import accuracy_evidence
 POPULATION = "tiny-words"
 LABELS = ("negative", "positive")
 TOKENIZER = "words"
+# A word that paced variants take longer for than others.
+HEAVY_WORD = "slow"
 ELEMENT_TYPES = (
     *("float16", "float32", "float64"),
     *("int8", "int16", "int32", "int64", "uint8"),
@@ -163,6 +165,57 @@ def build_synthetic(
     return _write_classifier(repository / name, name, made, "ragged", max_tokens, busy or {})
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Useless work of a run, in iterations of about 3 microseconds.
+
+    Each `HEAVY_WORD` in it takes `per_heavy` more, which no profile foresees.
+    """
+
+    fixed: int
+    per_token: int = 0
+    per_heavy: int = 0
+
+
+def build_paced(
+    repository: Path,
+    name: str,
+    paces: Mapping[str, Pace],
+    qualities: Mapping[str, float],
+    *,
+    max_tokens: int = 512,
+) -> Path:
+    """Build a ragged classifier whose variants take as long as their paces say.
+
+    ``qualities`` becomes their evidence, as if so many of 1,000 texts had been right. Building it
+    again replaces it. Returns the model's folder.
+    """
+    folder = repository / name
+    (folder / "tokenizers").mkdir(parents=True, exist_ok=True)
+    tiny_tokenizer().save(str(folder / "tokenizers" / f"{TOKENIZER}.json"))
+    inputs, outputs = text_inputs("ragged"), classifier_outputs(len(LABELS))
+    weights = tiny_weights(seed=1, layers=1, max_tokens=max_tokens)
+    variants = []
+    for label, pace in paces.items():
+        graph = _classifier_graph(weights, "ragged", pace)
+        write_graph(graph.build(inputs, outputs), folder / f"{label}.onnx")
+        variants.append(
+            Variant(
+                name=label,
+                layout="ragged",
+                precision="fp32",
+                graph=f"{label}.onnx",
+                tokenizer=TOKENIZER,
+                max_tokens=max_tokens,
+                inputs=inputs,
+                outputs=outputs,
+                quality=(accuracy_evidence(POPULATION, round(1000 * qualities[label]), 1000),),
+                warm_lengths=(8, 32, 128),
+            )
+        )
+    return _finish(folder, name, "text-classification", tuple(variants), "logits")
+
+
 def build_padded(repository: Path, name: str = "tiny-padded", *, max_tokens: int = 512) -> Path:
     """Build the classifier of ``tiny-a`` as a stock padded graph with variant ``tiny-a``."""
     made = {"tiny-a": tiny_weights(seed=1, layers=4, max_tokens=max_tokens)}
@@ -198,13 +251,13 @@ def build_slow(repository: Path, name: str = "slow", *, ms: int = 2000) -> Path:
     ``y`` equals ``x`` [N] float32.
     """
     graph = GraphBuilder(name)
-    graph.node("Add", ["x", _busy_zero(graph, ms * 400)], output="y")
+    graph.node("Add", ["x", _busy_zero(graph, Pace(ms * 400))], output="y")
     inputs, outputs = (TensorSpec("x", "float32", (-1,)),), (TensorSpec("y", "float32", (-1,)),)
     return _write_tensor(repository / name, name, graph, inputs, outputs)
 
 
-def _busy_zero(graph: GraphBuilder, iterations: int) -> str:
-    """Add a Loop of ``iterations`` small steps to the graph; return a float32 [1] that is 0."""
+def _busy_zero(graph: GraphBuilder, pace: Pace) -> str:
+    """Add a Loop of so many small steps to the graph; return a float32 [1] that is 0."""
     body = subgraph(
         "busy",
         [
@@ -221,7 +274,7 @@ def _busy_zero(graph: GraphBuilder, iterations: int) -> str:
         [("turn", np.eye(16, dtype=np.float32)[::-1].copy())],
     )
     start = graph.constant("busy_start", np.full((16, 16), 0.5, np.float32))
-    trips = graph.constant("busy_trips", np.array(iterations, np.int64))
+    trips = _trips(graph, pace)
     always = graph.constant("busy_go", np.array(True))
     state = graph.node("Loop", [trips, always, start], body=body)
     axes = graph.constant("busy_axes", np.array([0, 1], np.int64))
@@ -230,7 +283,24 @@ def _busy_zero(graph: GraphBuilder, iterations: int) -> str:
     return graph.node("Mul", [flat, graph.constant("busy_nothing", np.zeros(1, np.float32))])
 
 
-def _classifier_graph(weights: TinyWeights, layout: Layout, busy: int) -> GraphBuilder:
+def _trips(graph: GraphBuilder, pace: Pace) -> str:
+    """How many steps a run takes, an int64 scalar."""
+    trips = graph.constant("busy_trips", np.array(pace.fixed, np.int64))
+    if pace.per_token:
+        rows = graph.node("Squeeze", [graph.node("Shape", ["input_ids"])])
+        each = graph.constant("busy_each", np.array(pace.per_token, np.int64))
+        trips = graph.node("Add", [trips, graph.node("Mul", [rows, each])])
+    if pace.per_heavy:
+        word = graph.constant("heavy_word", np.array(vocabulary()[HEAVY_WORD], np.int64))
+        hits = graph.node("Cast", [graph.node("Equal", ["input_ids", word])], to=7)
+        axes = graph.constant("heavy_axes", np.array([0], np.int64))
+        count = graph.node("ReduceSum", [hits, axes], keepdims=0)
+        more = graph.constant("heavy_each", np.array(pace.per_heavy, np.int64))
+        trips = graph.node("Add", [trips, graph.node("Mul", [count, more])])
+    return trips
+
+
+def _classifier_graph(weights: TinyWeights, layout: Layout, busy: Pace | None) -> GraphBuilder:
     graph = GraphBuilder("tiny")
     hidden = weights.words.shape[1]
     words = graph.node("Gather", [graph.constant("words", weights.words), "input_ids"])
@@ -260,7 +330,7 @@ def _classifier_graph(weights: TinyWeights, layout: Layout, busy: int) -> GraphB
     else:
         pooled = _padded_mean(graph, x)
     head = graph.constant("head", weights.head)
-    if busy:
+    if busy is not None:
         raw = graph.node("MatMul", [pooled, head])
         graph.node("Add", [raw, _busy_zero(graph, busy)], output="logits")
     else:
@@ -314,7 +384,8 @@ def _write_classifier(
     variants = []
     for label, weights in made.items():
         inputs, outputs = text_inputs(layout), classifier_outputs(len(LABELS))
-        graph = _classifier_graph(weights, layout, busy.get(label, 0))
+        pace = Pace(busy[label]) if busy.get(label) else None
+        graph = _classifier_graph(weights, layout, pace)
         write_graph(graph.build(inputs, outputs), folder / f"{label}.onnx")
         right = sum(int(reference_logits(weights, ids).argmax()) == y for ids, y in sample)
         variants.append(

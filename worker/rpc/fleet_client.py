@@ -14,7 +14,9 @@ from protos.dialling import bearer, dial
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
 from protos.tls import Certificates
 from worker.changes import Changes
+from worker.ledger import MemoryTable
 from worker.rpc.attachment import addresses_behind
+from worker.rpc.memory import memory_to
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,9 @@ class Backoff:
 class FleetClient:
     """Keeps one Register stream to the control plane; it never gives up.
 
-    `load` and `models` describe the worker at the moment they are called; `changes` counts
-    the changes of the models. `welcomed` is told the id of the control plane that took it in.
+    `load` and `models` describe the worker at the moment they are called, `memory` as it was last
+    read; `changes` counts the changes of the models. `welcomed` is told the id of the control
+    plane that took it in.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class FleetClient:
         backoff: Backoff | None = None,
         certificates: Certificates | None = None,
         token_file: str = "",
+        memory: Callable[[], MemoryTable] | None = None,
     ) -> None:
         self._controlplane = controlplane
         self._hello = hello
@@ -68,6 +72,7 @@ class FleetClient:
         self._backoff = backoff or Backoff()
         self._certificates = certificates
         self._token_file = token_file
+        self._memory = memory
         self._options = (
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_receive_message_length", max_message_bytes),
@@ -121,15 +126,20 @@ class FleetClient:
         return "the control plane ended the stream"
 
     async def _reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
-        """Hello, then the models whenever they changed, and the load at least each interval."""
+        """Hello, models and memory whenever they changed, and the load at least each interval."""
         yield fleet_pb2.WorkerReport(hello=self._hello)
         sent = -1
+        told: MemoryTable | None = None
         while True:
             version = self._changes.version
             if version != sent:
                 models = fleet_pb2.ModelList(models=self._models())
                 yield fleet_pb2.WorkerReport(models=models)
                 sent = version
+            table = None if self._memory is None else self._memory()
+            if table is not None and table is not told:
+                yield fleet_pb2.WorkerReport(memory=memory_to(table))
+                told = table
             yield fleet_pb2.WorkerReport(load=self._load())
             await self._changes.wait(sent, self._report_interval_s)
 

@@ -67,6 +67,7 @@ def call_from(message: worker_pb2.GenerateCall, variant: str, arrived_ns: int) -
         first_token_target_ns=message.first_token_target_us * 1000,
         token_target_ns=message.token_target_us * 1000,
         traceparent=message.traceparent,
+        account=message.account,
     )
 
 

@@ -10,6 +10,7 @@ from protos.orchid.v1 import common_pb2, worker_pb2
 from worker.changes import Changes
 from worker.host import ModelHost
 from worker.hosted import ModelSnapshot
+from worker.ledger import MemoryLedger
 from worker.loop import DRAINING
 from worker.rpc.attachment import Attachment
 from worker.rpc.convert import model_to, unreadable_to
@@ -18,6 +19,7 @@ from worker.rpc.execute import ExecuteParts, ExecuteStream
 from worker.rpc.generate import GenerateParts, serve_generation
 from worker.rpc.handlers import Context
 from worker.rpc.local_stream import LocalListener, LocalStream
+from worker.rpc.memory import memory_to
 
 
 class WorkerServicer:
@@ -33,6 +35,7 @@ class WorkerServicer:
         worker_id: str,
         engine_version: str,
         host: ModelHost,
+        ledger: MemoryLedger,
         drainer: Drainer,
         changes: Changes,
         exit_process: Callable[[], None],
@@ -40,6 +43,7 @@ class WorkerServicer:
         self._worker_id = worker_id
         self._engine_version = engine_version
         self._host = host
+        self._ledger = ledger
         self._drainer = drainer
         self._changes = changes
         self._exit_process = exit_process
@@ -84,6 +88,7 @@ class WorkerServicer:
             available_models=names,
             engine_version=self._engine_version,
             execute_socket=self.execute_socket,
+            memory=memory_to(self._ledger.latest),
         )
 
     async def Load(self, request: worker_pb2.LoadRequest, context: Context) -> None:

@@ -6,7 +6,8 @@ Free functions over sequences; nothing is changed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.policies import SchedulingPolicy
@@ -17,6 +18,8 @@ from worker.scheduling.sequences import DecodeSequence
 _LEAST_SHARE = 0.2
 # So many are admitted whatever their targets, or one tight target would have the machine alone.
 _LEAST_WIDTH = 4
+# Everybody is of one account.
+NO_RANKS: Final[Mapping[str, float]] = {}
 
 
 def due_ns(sequence: DecodeSequence) -> float:
@@ -39,10 +42,12 @@ def queue_order(
     policy: SchedulingPolicy,
     *,
     pass_limit: int,
+    ranks: Mapping[str, float] = NO_RANKS,
 ) -> list[DecodeSequence]:
     """Who is admitted first: by due time or arrival; newcomers before those that gave way to one.
 
-    What was passed over `pass_limit` times comes before all others, in the order of arrival.
+    What was passed over `pass_limit` times comes before all others, in the order of arrival. All of
+    that holds among accounts of one rank; those whose `ranks` are lower come before them.
     """
     often = [s for s in waiting if s.passed_over >= pass_limit]
     rest = [s for s in waiting if s.passed_over < pass_limit]
@@ -50,7 +55,10 @@ def queue_order(
         rest.sort(key=lambda s: (due_ns(s), s.order))
     else:
         rest.sort(key=lambda s: (policy.evict and s.state == State.PREEMPTED, s.order))
-    return sorted(often, key=lambda s: s.order) + rest
+    ordered = sorted(often, key=lambda s: s.order) + rest
+    if ranks:
+        ordered.sort(key=lambda s: ranks[s.account_id])
+    return ordered
 
 
 def next_due_ns(sequence: DecodeSequence, headroom: float) -> float:

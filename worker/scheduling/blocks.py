@@ -41,17 +41,24 @@ class BlockLedger:
             raise ValueError(f"a ledger of {blocks} blocks; accepted is at least 1")
         self._references = [0] * blocks
         self._free = list(range(blocks - 1, -1, -1))
+        self._least_free = blocks
 
     @property
     def free(self) -> int:
         """Blocks that nobody holds."""
         return len(self._free)
 
+    @property
+    def touched(self) -> int:
+        """Blocks that were ever given: always the first ones, as the warmest go first."""
+        return len(self._references) - self._least_free
+
     def allocate(self, count: int) -> tuple[int, ...]:
         """Take `count` free blocks; raises OutOfBlocks and takes none when there are fewer."""
         if count > len(self._free):
             raise OutOfBlocks(count, len(self._free))
         taken = tuple(self._free.pop() for _ in range(count))
+        self._least_free = min(self._least_free, len(self._free))
         for block in taken:
             self._references[block] = 1
         return taken

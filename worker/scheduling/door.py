@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.scheduling.admission import due_ns, expected_more, fits_token_targets
+from worker.scheduling.admission import NO_RANKS, due_ns, expected_more, fits_token_targets
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State
@@ -27,13 +27,15 @@ def late_ns(
     under_way: Mapping[int, int],
     headroom: float,
     ratio: float,
+    ranks: Mapping[str, float] = NO_RANKS,
 ) -> float:
     """How late the newcomer's first token would be, or one that it would make late.
 
     Prompts are computed from `start_ns` on, when the step that runs has computed as many tokens
-    of each sequence as `under_way` says, in the order in which they are due and in the time that
-    those who decode leave them; a quarter of the newcomer's own time is kept to spare. Negative
-    when all are in time; those who are late without the newcomer do not count.
+    of each sequence as `under_way` says, in the order of their accounts' `ranks` and in which they
+    are due, and in the time that those who decode leave them; a quarter of the newcomer's own time
+    is kept to spare. Negative when all are in time; those who are late without the newcomer do
+    not count.
     """
     beat = beat_of(homes.residents(), cost, headroom, ratio, start_ns)
     worst = _place_ns(newcomer, homes, cost, headroom, ratio) + _late(
@@ -43,13 +45,18 @@ def late_ns(
     reached = False
     queue = [s for s in homes.residents() if s.state == State.PREFILLING]
     queue += [*homes.waiting.values(), newcomer]
-    for sequence in sorted(queue, key=lambda s: (due_ns(s), s.order)):
+    for sequence in sorted(
+        queue, key=lambda s: (ranks[s.account_id] if ranks else 0.0, due_ns(s), s.order)
+    ):
         tokens += sequence.debt - under_way.get(sequence.sequence_id, 0)
         if sequence is newcomer:
             reached = True
         joined = joining
         joining += _JOINING * cost.join_ns(len(sequence.tokens))
         if not reached or not sequence.first_due_ns or sequence.generated:
+            continue
+        if ranks and ranks[sequence.account_id] > ranks[newcomer.account_id]:
+            # It is not their turn yet, whoever comes.
             continue
         late = _late(sequence, tokens, beat, cost, start_ns, joined)
         if sequence is newcomer or late <= cost.token_ns * newcomer.debt:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from worker.scheduling.block_map import uses_of
 from worker.scheduling.blocks import BLOCK_TOKENS, BlockLedger, LedgerSnapshot, OutOfBlocks
 from worker.scheduling.prefix import PrefixCache
-from worker.scheduling.records import BlockChange, Change
+from worker.scheduling.records import ArenaUse, BlockChange, Change
 
 
 class BlockPool:
@@ -17,7 +17,7 @@ class BlockPool:
     evicted when its block is wanted and only the cache has it. Not thread-safe.
     """
 
-    def __init__(self, blocks: int, *, prefix_cache: bool) -> None:
+    def __init__(self, blocks: int, *, prefix_cache: bool, account_share: float = 1.0) -> None:
         self._ledger = BlockLedger(blocks)
         self._cache = PrefixCache()
         self.caches = prefix_cache
@@ -26,6 +26,8 @@ class BlockPool:
         self._last_owner = 0
         self._evictable = 0
         self.total = blocks
+        # Cached blocks that one of several accounts may have.
+        self.account_most = max(1, int(account_share * blocks))
 
     @property
     def free(self) -> int:
@@ -98,16 +100,27 @@ class BlockPool:
         self._cache.touch(blocks)
 
     def publish(
-        self, tenant: str, before: Sequence[int], tokens: tuple[int, ...], block: int
+        self,
+        tenant: str,
+        before: Sequence[int],
+        tokens: tuple[int, ...],
+        block: int,
+        *,
+        account: str = "",
+        most: int = 0,
     ) -> int:
         """Caches a full block that a sequence has computed after `before`.
 
         Returns the block the sequence goes on with: when the same was cached already, the
-        sequence gives its own back and shares that one.
+        sequence gives its own back and shares that one. Of one `account` at most `most` blocks are
+        cached (0: any number): the least lately used ones that nobody holds make room, and when
+        there are none nothing is cached and -1 returned.
         """
         if not self.caches:
             return block
-        cached = self._cache.publish(tenant, before, tokens, block)
+        if most and not self._room_for(account, most, tenant, before, tokens):
+            return -1
+        cached = self._cache.publish(tenant, before, tokens, block, account)
         if cached == block:
             self._ledger.retain((block,))
             self._log(Change.RETAIN, (block,))
@@ -115,6 +128,26 @@ class BlockPool:
             self.share((cached,))
             self.give_back((block,))
         return cached
+
+    def _room_for(
+        self,
+        account: str,
+        most: int,
+        tenant: str,
+        before: Sequence[int],
+        tokens: tuple[int, ...],
+    ) -> bool:
+        """Whether the account may have one more cached block, for which its own make room."""
+        cache = self._cache
+        over = cache.count(account) + 1 - most
+        if over <= 0 or cache.has(tenant, before, tokens):
+            return True
+        evicted = cache.evict(over, self._unused, account)
+        if evicted:
+            self._evictable -= len(evicted)
+            self._ledger.release(evicted)
+            self._log(Change.RELEASE, evicted)
+        return len(evicted) == over
 
     def drain(self) -> tuple[BlockChange, ...]:
         """The changes since the last drain, in the order the arena must make them."""
@@ -141,6 +174,15 @@ class BlockPool:
     def references(self, block: int) -> int:
         """References to one block."""
         return self._ledger.references(block)
+
+    def use(self) -> ArenaUse:
+        """Blocks by what they are for; looks at each cached one."""
+        cached: dict[str, int] = {}
+        for block, tenant in self._cache.tenants():
+            if self._unused(block):
+                cached[tenant] = cached.get(tenant, 0) + 1
+        held = self.total - self._ledger.free - sum(cached.values())
+        return ArenaUse(held, cached, self._ledger.touched)
 
     def _unused(self, block: int) -> bool:
         return self._ledger.references(block) == 1

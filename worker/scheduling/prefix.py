@@ -15,12 +15,15 @@ _SPARE = 64
 
 
 class _Node:
-    """One cached block: 16 tokens after those of `parent`."""
+    """One cached block of an account: 16 tokens after those of `parent`."""
 
-    def __init__(self, parent: _Node | None, tokens: tuple[int, ...], block: int) -> None:
+    def __init__(
+        self, parent: _Node | None, tokens: tuple[int, ...], block: int, account: str = ""
+    ) -> None:
         self.parent = parent
         self.tokens = tokens
         self.block = block
+        self.account = account
         self.used = 0
         self.children: dict[tuple[int, ...], _Node] = {}
 
@@ -29,21 +32,27 @@ class PrefixCache:
     """Which block holds which prefix. It counts no references: its owner does, in the ledger.
 
     Whoever holds a block holds those before it in the chain, so a block nobody uses has none
-    after it that anybody uses, and blocks are evicted from the ends of chains.
+    after it that anybody uses, and blocks are evicted from the ends of chains. Each is counted for
+    the account that left it.
     """
 
     def __init__(self) -> None:
         self._roots: dict[str, _Node] = {}
         self._nodes: dict[int, tuple[str, _Node]] = {}
         self._clock = 0
-        # A heap of (last use, block); entries that are out of date are skipped.
-        self._resting: list[tuple[int, int]] = []
+        self._counts: dict[str, int] = {}
+        # By account a heap of (last use, block); entries that are out of date are skipped.
+        self._resting: dict[str, list[tuple[int, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def __contains__(self, block: int) -> bool:
         return block in self._nodes
+
+    def count(self, account: str) -> int:
+        """Cached blocks that the account left."""
+        return self._counts.get(account, 0)
 
     def find(self, tenant: str, tokens: Sequence[int], most: int) -> list[int]:
         """The blocks of the longest cached prefix, of at most `most` blocks, first one first."""
@@ -56,6 +65,11 @@ class PrefixCache:
                 found.append(node.block)
         return found
 
+    def has(self, tenant: str, before: Sequence[int], tokens: tuple[int, ...]) -> bool:
+        """Whether these 16 tokens are cached after the cached chain `before`."""
+        parent = self._nodes[before[-1]][1] if before else self._roots.get(tenant)
+        return parent is not None and tokens in parent.children
+
     def touch(self, blocks: Sequence[int]) -> None:
         """Marks cached blocks as used now; those at the end of the chain as used less lately."""
         for block in reversed(blocks):
@@ -63,7 +77,12 @@ class PrefixCache:
             self._nodes[block][1].used = self._clock
 
     def publish(
-        self, tenant: str, before: Sequence[int], tokens: tuple[int, ...], block: int
+        self,
+        tenant: str,
+        before: Sequence[int],
+        tokens: tuple[int, ...],
+        block: int,
+        account: str = "",
     ) -> int:
         """Caches `block` with these 16 tokens after the cached chain `before`.
 
@@ -76,24 +95,36 @@ class PrefixCache:
         known = parent.children.get(tokens)
         if known is not None:
             return known.block
-        node = _Node(parent, tokens, block)
+        node = _Node(parent, tokens, block, account)
         self._clock += 1
         node.used = self._clock
         parent.children[tokens] = node
         self._nodes[block] = (tenant, node)
+        self._counts[account] = self._counts.get(account, 0) + 1
         return block
 
     def rest(self, block: int) -> None:
         """Nobody uses this cached block any more: it may be evicted."""
-        heapq.heappush(self._resting, (self._nodes[block][1].used, block))
-        if len(self._resting) > 2 * len(self._nodes) + _SPARE:
-            self._resting = sorted({entry for entry in self._resting if self._current(entry)})
+        node = self._nodes[block][1]
+        resting = self._resting.setdefault(node.account, [])
+        heapq.heappush(resting, (node.used, block))
+        if len(resting) > 2 * self._counts[node.account] + _SPARE:
+            kept = sorted({entry for entry in resting if self._current(entry)})
+            self._resting[node.account] = kept
 
-    def evict(self, count: int, unused: Callable[[int], bool]) -> list[int]:
-        """Forgets up to `count` `unused` blocks, of chains' ends the least lately used first."""
+    def evict(
+        self, count: int, unused: Callable[[int], bool], account: str | None = None
+    ) -> list[int]:
+        """Forgets up to `count` `unused` blocks, of chains' ends the least lately used first.
+
+        Those of one `account`, or of all (None).
+        """
         taken: list[int] = []
-        while self._resting and len(taken) < count:
-            entry = heapq.heappop(self._resting)
+        while len(taken) < count:
+            resting = self._oldest(account)
+            if resting is None:
+                break
+            entry = heapq.heappop(resting)
             # What is used again rests again; what has a block after it, when that one goes.
             if not self._current(entry) or not unused(entry[1]):
                 continue
@@ -102,8 +133,19 @@ class PrefixCache:
             parent = self._forget(entry[1])
             taken.append(entry[1])
             if parent is not None and not parent.children and unused(parent.block):
-                heapq.heappush(self._resting, (parent.used, parent.block))
+                again = self._resting.setdefault(parent.account, [])
+                heapq.heappush(again, (parent.used, parent.block))
         return taken
+
+    def _oldest(self, account: str | None) -> list[tuple[int, int]] | None:
+        """The heap whose first entry is the least lately used; None when all are empty."""
+        if account is not None:
+            return self._resting.get(account) or None
+        best: list[tuple[int, int]] | None = None
+        for resting in self._resting.values():
+            if resting and (best is None or resting[0] < best[0]):
+                best = resting
+        return best
 
     def _current(self, entry: tuple[int, int]) -> bool:
         used, block = entry
@@ -123,6 +165,11 @@ class PrefixCache:
 
     def _forget(self, block: int) -> _Node | None:
         tenant, node = self._nodes.pop(block)
+        account = node.account
+        self._counts[account] -= 1
+        if not self._counts[account]:
+            del self._counts[account]
+            self._resting.pop(account, None)
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens]

@@ -5,7 +5,7 @@ All clocks are one monotonic clock of the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -45,7 +45,8 @@ class Arrival:
     `prompt` are its token ids, `max_new_tokens` bounds the answer. The first token is due
     `first_token_target_ns` after `arrived_ns`, each further one `token_target_ns` after the one
     before on average; 0 has no target. `deadline_ns` is when it ends whatever it has, None
-    never. The n answers of one prompt have the same `group` and share its full blocks.
+    never. The n answers of one prompt have the same `group` and share its full blocks. Accounts
+    are served in turn; `tenant` is whose cached prefixes it may use.
     """
 
     sequence_id: int
@@ -57,6 +58,7 @@ class Arrival:
     first_token_target_ns: int = 0
     token_target_ns: int = 0
     group: int = -1
+    account: str = ""
 
 
 class State(IntEnum):
@@ -160,8 +162,11 @@ class SchedulingSettings:
     `blocks` is the arena's size, `context` the most tokens of a sequence, `max_waiting` bounds
     the queue. `chunk_tokens` bounds the prompt tokens of one step, `width` its sequences that
     decode (policies of their own bring their own). `headroom` is the part of the token target
-    that is planned with. A sequence is passed over at most `pass_limit` times by later ones.
-    `prefix_cache` False computes every prompt.
+    that is planned with. A sequence is passed over at most `pass_limit` times by later ones of its
+    account. `prefix_cache` False computes every prompt. Of several accounts one may be
+    `account_bound_ns` of step work ahead of another and still come first by its due time, and
+    have that part of the blocks, `prefix_share`, in the prefix cache. After `decode_turns` steps
+    without a token of the prompts in the arena the next one has some of them.
     """
 
     blocks: int
@@ -172,6 +177,9 @@ class SchedulingSettings:
     headroom: float = 0.95
     pass_limit: int = 32
     prefix_cache: bool = True
+    account_bound_ns: int = 100_000_000
+    prefix_share: float = 0.5
+    decode_turns: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,8 @@ class DecodeState:
     `cached_tokens` are those that decoding sequences attend to in one step, `free_blocks` are
     held by nobody, `evictable_blocks` by the prefix cache alone. `live_token_ms` is the integral of
     the tokens that residents held over time, each counted as often as it is held.
+    held by nobody, `evictable_blocks` by the prefix cache alone. `pending_by_account` divides
+    `pending_prompt_tokens`; None unless several accounts are here.
     """
 
     waiting: int
@@ -196,6 +206,19 @@ class DecodeState:
     preemptions: int
     shed: int
     live_token_ms: int = 0
+    pending_by_account: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaUse:
+    """What blocks are for: `held` by sequences, `cached` by prefix caches alone, by tenant.
+
+    `touched` counts those that were ever given.
+    """
+
+    held: int
+    cached: Mapping[str, int]
+    touched: int
 
 
 @dataclass(frozen=True, slots=True)

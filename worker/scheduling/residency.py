@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from worker.scheduling.blocks import BLOCK_TOKENS, blocks_for
 from worker.scheduling.cost import CorrectedCost, load_of
+from worker.scheduling.fairness import AccountClocks
 from worker.scheduling.pool import BlockPool
 from worker.scheduling.preemption import choose_victim
 from worker.scheduling.records import State, Step
@@ -16,13 +17,15 @@ _TENANTS_KEPT = 64
 class Residency:
     """Waiting and resident sequences by id, and their blocks. Not thread-safe.
 
-    `hits` counts prompt tokens that were found in the prefix cache, `peak` the most sequences
-    that lived at once. `held_token_ns` is the integral of the tokens that residents held until
-    `held_at_ns`, each counted as often as it is held.
+    `clocks` say whose turn it is among accounts: they are told of every move. `hits` counts prompt
+    tokens that were found in the prefix cache, `peak` the most sequences that lived at once.
+    `held_token_ns` is the integral of the tokens that residents held until `held_at_ns`, each
+    counted as often as it is held.
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, clocks: AccountClocks) -> None:
         self.pool = pool
+        self.clocks = clocks
         self.waiting: dict[int, DecodeSequence] = {}
         self.resident: dict[int, DecodeSequence] = {}
         self.peak = 0
@@ -40,6 +43,7 @@ class Residency:
     def enter(self, sequence: DecodeSequence) -> None:
         """A newcomer waits."""
         self.waiting[sequence.sequence_id] = sequence
+        self.clocks.begin(sequence.account_id)
         self.peak = max(self.peak, len(self.waiting) + len(self.resident))
 
     def look_up(self, sequence: DecodeSequence) -> None:
@@ -93,11 +97,16 @@ class Residency:
         needed = blocks_for(len(sequence.tokens)) - shared + len(self.resident) + 1
         return needed + promised <= self.pool.available
 
-    def admit(self, sequence: DecodeSequence, now_ns: int, *, reserve: bool) -> None:
-        """Moves it into the arena, with what of its tokens is cached.
+    def admit(
+        self, sequence: DecodeSequence, now_ns: int, *, reserve: bool, work_ns: float
+    ) -> None:
+        """Moves it into the arena, with what of its tokens is cached; it may take `work_ns` there.
 
         Raises OutOfBlocks when `reserve` asks for more than there is: ask `has_room` first.
         """
+        self.clocks.promise(sequence.account_id, work_ns)
+        sequence.promised_ns = work_ns
+        self.clocks.end(sequence.account_id)
         hit = self.pool.match(sequence.tenant, sequence.tokens)
         self.pool.share(hit)
         del self.waiting[sequence.sequence_id]
@@ -112,28 +121,41 @@ class Residency:
 
     def preempt(self, sequence: DecodeSequence, now_ns: int) -> None:
         """Takes its blocks away; it waits again, with its tokens."""
+        self._release(sequence)
         self.pool.give_back(sequence.preempt(now_ns))
         del self.resident[sequence.sequence_id]
         self.waiting[sequence.sequence_id] = sequence
+        self.clocks.begin(sequence.account_id)
         self.preemptions += 1
         self.evicted.append(sequence.sequence_id)
 
     def remove(self, sequence: DecodeSequence) -> None:
         """It is over, wherever it is."""
-        self.waiting.pop(sequence.sequence_id, None)
+        self._release(sequence)
+        if self.waiting.pop(sequence.sequence_id, None) is not None:
+            self.clocks.end(sequence.account_id)
         self.resident.pop(sequence.sequence_id, None)
+        if not self.waiting and not self.resident:
+            self.clocks.reset()
         self.pool.give_back(sequence.end())
         if self.pool.tenants > _TENANTS_KEPT + len(self.waiting) + len(self.resident):
             living = {s.tenant for s in (*self.waiting.values(), *self.resident.values())}
             self.pool.forget_tenants(living)
 
-    def charge(self, step: Step, cost: CorrectedCost, cpu_ns: int) -> None:
-        """Divides a step's CPU time among its sequences by what each part costs."""
+    def charge(self, step: Step, cost: CorrectedCost, cpu_ns: int, took_ns: int = 0) -> None:
+        """Divides a step's CPU time among its sequences by what each part costs.
+
+        Accounts are told of the time it took; of a step that failed they are not.
+        """
         weights = [cost.predict_ns(load_of((part,))) for part in step.parts]
         whole = sum(weights)
         for part, weight in zip(step.parts, weights, strict=True):
             sequence = self.resident[part.sequence_id]
             share = int(cpu_ns * weight / whole)
+            served = took_ns * weight / whole
+            kept = min(sequence.promised_ns, served)
+            sequence.promised_ns -= kept
+            self.clocks.serve(sequence.account_id, kept, served - kept)
             if sequence.state == State.DECODING:
                 sequence.decode_ns += share
             else:
@@ -143,14 +165,23 @@ class Residency:
         """Puts the blocks it has filled into the prefix cache."""
         full = sequence.computed // BLOCK_TOKENS
         for place in range(sequence.published, full if self.pool.caches else 0):
+            sequence.published = place + 1
+            if sequence.uncached:
+                continue
             begin = place * BLOCK_TOKENS
-            sequence.blocks[place] = self.pool.publish(
+            cached = self.pool.publish(
                 sequence.tenant,
                 sequence.blocks[:place],
                 tuple(sequence.tokens[begin : begin + BLOCK_TOKENS]),
                 sequence.blocks[place],
+                account=sequence.account_id,
+                most=self._cached_most(),
             )
-            sequence.published = place + 1
+            if cached < 0:
+                # What follows a block that is not cached could not be found.
+                sequence.uncached = True
+            else:
+                sequence.blocks[place] = cached
 
     def secure(
         self, shares: list[Share], cost: CorrectedCost, now_ns: int, ratio: float
@@ -176,6 +207,15 @@ class Residency:
                 secured[sequence.sequence_id] = Share(sequence, count)
         ids = [share.sequence.sequence_id for share in shares]
         return [secured[i] for i in ids if i in secured]
+
+    def _release(self, sequence: DecodeSequence) -> None:
+        """It takes nothing more, whatever it was let in with."""
+        self.clocks.release(sequence.account_id, sequence.promised_ns)
+        sequence.promised_ns = 0.0
+
+    def _cached_most(self) -> int:
+        """Blocks of one account that the prefix cache may hold."""
+        return self.pool.account_most if self.clocks.several else self.pool.total
 
     def _make_room(
         self,

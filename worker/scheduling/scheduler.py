@@ -13,11 +13,13 @@ from worker.scheduling.admission import fits_token_targets, queue_order, slack_n
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import drain_ns, late_ns
+from worker.scheduling.fairness import AccountClocks
 from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
 from worker.scheduling.pool import BlockPool
 from worker.scheduling.preemption import victims_for
 from worker.scheduling.records import (
+    ArenaUse,
     Arrival,
     DecodeState,
     Ended,
@@ -31,6 +33,7 @@ from worker.scheduling.records import (
 )
 from worker.scheduling.residency import Residency
 from worker.scheduling.sequences import DecodeSequence
+from worker.scheduling.state import ranks_of, state_of, work_ns
 from worker.scheduling.step_plan import PlanLimits, Share, mix, part_of, take_turns
 
 _RATIO_GAIN = 0.05
@@ -59,12 +62,19 @@ class DecodeScheduler:
             settings.headroom,
             settings.pass_limit,
         )
-        self._homes = Residency(BlockPool(blocks, prefix_cache=settings.prefix_cache))
+        self._homes = Residency(
+            BlockPool(
+                blocks, prefix_cache=settings.prefix_cache, account_share=settings.prefix_share
+            ),
+            AccountClocks(settings.account_bound_ns),
+        )
         self._running: Step | None = None
         self._running_since_ns = 0
         self._steps = 0
         self._arrivals = 0
         self._prompts_turn = True
+        # Steps since one had tokens of a prompt, while prompts were in the arena.
+        self._decode_turns = 0
         self._ratio = 1.0
         self._generated = 0
         self._shed = 0
@@ -142,6 +152,7 @@ class DecodeScheduler:
             shares = self._secure([Share(oldest, count)], now_ns)
         parts = tuple(part_of(share) for share in shares)
         chosen = {part.sequence_id for part in parts}
+        self._count_turn(shares)
         for sequence in self._homes.resident.values():
             sequence.idle_steps = 0 if sequence.sequence_id in chosen else sequence.idle_steps + 1
         changes = self._homes.pool.drain()
@@ -180,7 +191,7 @@ class DecodeScheduler:
         self._homes.hold(now_ns)
         self.cost.learn(load_of(step.parts), now_ns - self._running_since_ns)
         self._measures.ran(step, took_ns)
-        self._homes.charge(step, self.cost, took_ns if cpu_ns is None else cpu_ns)
+        self._homes.charge(step, self.cost, took_ns if cpu_ns is None else cpu_ns, took_ns)
         ended = []
         for part in step.parts:
             sequence = self._homes.resident[part.sequence_id]
@@ -229,25 +240,7 @@ class DecodeScheduler:
 
     def load(self) -> DecodeState:
         """The state to report."""
-        residents = self._homes.resident.values()
-        prefilling = [s for s in residents if s.state == State.PREFILLING]
-        decoding = [s for s in residents if s.state == State.DECODING]
-        pending = [*prefilling, *self._homes.waiting.values()]
-        return DecodeState(
-            waiting=len(self._homes.waiting),
-            prefilling=len(prefilling),
-            decoding=len(decoding),
-            pending_prompt_tokens=sum(s.outstanding for s in pending),
-            cached_tokens=sum(s.computed for s in decoding),
-            total_blocks=self._homes.pool.total,
-            free_blocks=self._homes.pool.free,
-            evictable_blocks=self._homes.pool.evictable,
-            generated_tokens=self._generated,
-            prefix_hit_tokens=self._homes.hits,
-            preemptions=self._homes.preemptions,
-            shed=self._shed,
-            live_token_ms=self._homes.held_token_ns // 1_000_000,
-        )
+        return state_of(self._homes, generated=self._generated, shed=self._shed)
 
     def measured(self) -> SequenceMeasures:
         """A copy of what was measured so far."""
@@ -256,6 +249,15 @@ class DecodeScheduler:
     def block_uses(self) -> bytes:
         """What each block of the arena is for, one byte each; see `BlockUse`."""
         return self._homes.pool.uses()
+
+    def arena_use(self) -> ArenaUse:
+        """What the arena's blocks are for, by tenant where they are cached."""
+        return self._homes.pool.use()
+
+    @property
+    def clocks(self) -> AccountClocks:
+        """Whose turn it is among accounts; for looking only."""
+        return self._homes.clocks
 
     def snapshot(self) -> SchedulerSnapshot:
         """Everything as a value, for `invariants.violations`."""
@@ -303,6 +305,7 @@ class DecodeScheduler:
             under_way=under_way,
             headroom=self.settings.headroom,
             ratio=self._ratio,
+            ranks=ranks_of(self._homes, newcomer),
         )
         if late > 0.0:
             hopeless = slack_ns(newcomer, now_ns, self.cost.token_ns) <= 0.0
@@ -345,15 +348,14 @@ class DecodeScheduler:
 
     def _admit(self, now_ns: int) -> None:
         """Admits in order until one does not fit; followers of a group wait for their first."""
-        admitted = []
+        latest: dict[str, int] = {}
         waited = []
         blocked = False
-        queue = queue_order(
-            list(self._homes.waiting.values()),
-            self.policy,
-            pass_limit=self.settings.pass_limit,
-        )
-        for sequence in queue:
+        queue = self._queue()
+        place = 0
+        while place < len(queue):
+            sequence = queue[place]
+            place += 1
             if self._homes.follows(sequence):
                 continue
             if blocked and sequence.state != State.PREEMPTED:
@@ -361,18 +363,41 @@ class DecodeScheduler:
                 continue
             if self._may_enter(sequence, now_ns):
                 self._measures.admitted(sequence, now_ns)
-                self._homes.admit(sequence, now_ns, reserve=self.policy.reserve)
-                admitted.append(sequence.order)
+                self._homes.admit(
+                    sequence,
+                    now_ns,
+                    reserve=self.policy.reserve,
+                    work_ns=work_ns(sequence, self.cost, self._ratio),
+                )
+                account = sequence.account_id
+                latest[account] = max(latest.get(account, -1), sequence.order)
+                if self._homes.clocks.several:
+                    # Whose turn it is has changed by what was just promised.
+                    left = set(queue[place:])
+                    queue[place:] = [s for s in self._queue() if s in left]
                 continue
             waited.append(sequence)
             if not self.policy.evict or sequence.passed_over >= self.settings.pass_limit:
                 break
             # What gave way comes back as soon as it fits, whoever waits for more room.
             blocked = True
-        latest = max(admitted, default=-1)
         for sequence in waited:
-            if sequence.order < latest:
+            if sequence.order < latest.get(sequence.account_id, -1):
                 sequence.passed_over += 1
+
+    def _queue(self) -> list[DecodeSequence]:
+        """Everybody who waits, in the order in which they may come in."""
+        return queue_order(
+            list(self._homes.waiting.values()),
+            self.policy,
+            pass_limit=self.settings.pass_limit,
+            ranks=ranks_of(self._homes),
+        )
+
+    def _count_turn(self, shares: list[Share]) -> None:
+        prompts = [s for s in self._homes.resident.values() if s.state == State.PREFILLING]
+        read = any(share.sequence.state == State.PREFILLING for share in shares)
+        self._decode_turns = 0 if read or not prompts else self._decode_turns + 1
 
     def _may_enter(self, sequence: DecodeSequence, now_ns: int) -> bool:
         residents = self._homes.residents()
@@ -399,7 +424,15 @@ class DecodeScheduler:
     def _choose(self, now_ns: int) -> list[Share]:
         residents = self._homes.residents()
         if self.policy.mixed:
-            return mix(residents, self.cost, self._limits, self._ratio, now_ns)
+            return mix(
+                residents,
+                self.cost,
+                self._limits,
+                self._ratio,
+                now_ns,
+                ranks_of(self._homes),
+                prompts_due=self._decode_turns >= self.settings.decode_turns,
+            )
         shares = take_turns(residents, self._limits, self._prompts_turn)
         if shares:
             self._prompts_turn = shares[0].sequence.state != State.PREFILLING

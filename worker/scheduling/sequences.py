@@ -17,6 +17,7 @@ class DecodeSequence:
         self.arrival = arrival
         self.sequence_id = arrival.sequence_id
         self.tenant = arrival.tenant
+        self.account_id = arrival.account
         self.prompt_tokens = len(arrival.prompt)
         self.limit = limit
         self.order = order
@@ -38,6 +39,10 @@ class DecodeSequence:
         self.prefill_ns = 0
         self.decode_ns = 0
         self.live_token_ns = 0
+        # Step work that it is to take yet, as foreseen when it was let in.
+        self.promised_ns = 0.0
+        # Whether the prefix cache takes no more of its blocks.
+        self.uncached = False
         self.preemptions = 0
         self._accounted_ns = arrival.arrived_ns
 
@@ -116,6 +121,7 @@ class DecodeSequence:
         blocks, self.blocks = self.blocks, []
         self.computed = 0
         self.published = 0
+        self.uncached = False
         self.hint_tokens = 0
         self.preemptions += 1
         self.idle_steps = 0

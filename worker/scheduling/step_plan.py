@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from worker.scheduling.admission import due_ns
+from worker.scheduling.admission import NO_RANKS, due_ns
+from worker.scheduling.blocks import BLOCK_TOKENS
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State, StepPart
@@ -47,8 +48,15 @@ def mix(
     limits: PlanLimits,
     ratio: float,
     now_ns: int,
+    ranks: Mapping[str, float] = NO_RANKS,
+    *,
+    prompts_due: bool = False,
 ) -> list[Share]:
-    """Everybody who decodes, and as much of the prompts as the tightest of them can bear."""
+    """Everybody who decodes, and as much of the prompts as the tightest of them can bear.
+
+    Prompts of accounts with lower `ranks` come first. `prompts_due` gives them a block's tokens
+    whatever the pace: they had none for as many steps as they may.
+    """
     decoding = longest_idle([s for s in residents if s.state == State.DECODING], limits.width)
     shares = [Share(s, 1) for s in decoding]
     prefilling = [s for s in residents if s.state == State.PREFILLING]
@@ -56,13 +64,22 @@ def mix(
         return shares
     beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
     budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
-    prefilling.sort(key=lambda s: (due_ns(s), s.order))
+    if prompts_due:
+        budget = max(budget, BLOCK_TOKENS)
+    prefilling.sort(key=lambda s: (ranks[s.account_id] if ranks else 0.0, due_ns(s), s.order))
+    end_ns = now_ns + beat.step_ns
     anchor = max(prefilling, key=lambda s: (s.idle_steps, -s.order))
     if anchor.idle_steps >= limits.pass_limit:
         prefilling.remove(anchor)
-        prefilling.insert(0, anchor)
         budget = max(1, budget)
-    return shares + fill(prefilling, budget, now_ns + beat.step_ns, cost.token_ns)
+        if ranks and ranks[anchor.account_id]:
+            # It must get on, but not before those whose turn it is.
+            shares.append(Share(anchor, 1))
+            budget -= 1
+            end_ns += cost.token_ns
+        else:
+            prefilling.insert(0, anchor)
+    return shares + fill(prefilling, budget, end_ns, cost.token_ns)
 
 
 def fill(

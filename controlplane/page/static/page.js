@@ -119,7 +119,7 @@ function showQueues({ queues, workers }) {
     : "No worker has registered: start one with `orchid worker --controlplane HOST:PORT`.";
   fill(byId("queues"), queues.map((queue) => [
     queue.model,
-    stateCell(queue.state),
+    [...stateCell(queue.state), ...(queue.overload ? [small(queue.overload)] : [])],
     count(queue.workers),
     count(queue.queued),
     count(queue.in_flight),
@@ -180,7 +180,7 @@ function showGenerators({ generators }) {
     const sum = (field) => generator.lanes.reduce((all, lane) => all + lane[field], 0);
     const first = generator.first_token;
     figures(block.children[1], [
-      ["State", generator.state, "", mood(generator.state)],
+      ["State", generator.state, generator.overload, mood(generator.state)],
       ["Open", count(generator.open), generator.redispatched ? `${generator.redispatched} taken over` : ""],
       ["Waiting", count(sum("waiting"))],
       ["Reading prompts", count(sum("reading"))],

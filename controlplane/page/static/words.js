@@ -32,6 +32,7 @@ export const REASONS = {
   "deadline-behind-work-ahead": "the work ahead leaves no time before the deadline",
   "deadline-below-service-time": "the deadline is shorter than the fastest variant needs",
   "overload-deferred": "the class may wait, and the pool is overloaded",
+  "overload-protecting": "nobody is let in until those who were are safe",
   "expired": "the deadline had passed on arrival",
   "no-worker": "no worker had the model",
   "shed-unlikely-on-time": "dropped: unlikely to be on time",

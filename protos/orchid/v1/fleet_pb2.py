@@ -26,7 +26,7 @@ from protos.orchid.v1 import common_pb2 as protos_dot_orchid_dot_v1_dot_common__
 from protos.orchid.v1 import worker_pb2 as protos_dot_orchid_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprotos/orchid/v1/fleet.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\x1a\x1dprotos/orchid/v1/worker.proto\"\xbd\x01\n\x0bWorkerHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12,\n\x0cworker_class\x18\x03 \x01(\x0e\x32\x16.orchid.v1.WorkerClass\x12\x0f\n\x07threads\x18\x04 \x01(\r\x12\x11\n\tcpu_model\x18\x05 \x01(\t\x12\x0c\n\x04simd\x18\x06 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x07 \x01(\t\x12\x12\n\nprocess_id\x18\x08 \x01(\r\"\x90\x01\n\x0cWorkerReport\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.orchid.v1.WorkerHelloH\x00\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoadH\x00\x12&\n\x06models\x18\x03 \x01(\x0b\x32\x14.orchid.v1.ModelListH\x00\x42\x08\n\x06report\"8\n\tModelList\x12+\n\x06models\x18\x01 \x03(\x0b\x32\x1b.orchid.v1.ModelDescription\"i\n\x0e\x46leetDirective\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.orchid.v1.WelcomeH\x00\x12#\n\x06reject\x18\x02 \x01(\x0b\x32\x11.orchid.v1.RejectH\x00\x42\x0b\n\tdirective\">\n\x07Welcome\x12\x17\n\x0f\x63ontrolplane_id\x18\x01 \x01(\t\x12\x1a\n\x12report_interval_ms\x18\x02 \x01(\r\"\x18\n\x06Reject\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10GetStatusRequest\"\x95\x02\n\x0cWorkerStatus\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.orchid.v1.WorkerHello\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoad\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0fin_flight_items\x18\x04 \x01(\r\x12\x17\n\x0fsince_report_ms\x18\x05 \x01(\x01\x12\x12\n\nrun_cpu_us\x18\x14 \x01(\x04\x12\x16\n\x0eprocess_cpu_us\x18\x15 \x01(\x04\x12\x15\n\rlive_token_ms\x18\x16 \x01(\x04\x12\x16\n\x0e\x63harged_cpu_us\x18\x17 \x01(\x04\x12\x1d\n\x15\x63harged_live_token_ms\x18\x18 \x01(\x04\"\xae\x01\n\rVariantStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08routable\x18\x02 \x01(\x08\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x14\n\x07quality\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10predicted_p50_us\x18\x05 \x01(\x01\x12\x12\n\ncorrection\x18\x06 \x01(\x01\x12\r\n\x05sigma\x18\x07 \x01(\x01\x12\x10\n\x08\x61nswered\x18\x08 \x01(\x04\x42\n\n\x08_quality\"F\n\x11\x43\x61librationDecile\x12\x0c\n\x04runs\x18\x01 \x01(\x04\x12\x11\n\tpredicted\x18\x02 \x01(\x01\x12\x10\n\x08observed\x18\x03 \x01(\x01\"w\n\x0eOverloadStatus\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0f\n\x07trigger\x18\x02 \x01(\t\x12\x10\n\x08\x63rowding\x18\x03 \x01(\x01\x12\x10\n\x08refusing\x18\x04 \x01(\x01\x12\x0f\n\x07\x63hanges\x18\x05 \x01(\x04\x12\x10\n\x08kept_out\x18\x06 \x01(\x04\"b\n\x0c\x43ohortStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\r\n\x05price\x18\x04 \x01(\x01\x12\x0c\n\x04runs\x18\x05 \x01(\x04\"\xc5\x03\n\nPoolStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\x0e\n\x06queued\x18\x05 \x01(\r\x12\x11\n\tin_flight\x18\x06 \x01(\r\x12\x19\n\x11predicted_work_ms\x18\x07 \x01(\x01\x12*\n\x08variants\x18\x08 \x03(\x0b\x32\x18.orchid.v1.VariantStatus\x12\x35\n\x08outcomes\x18\t \x03(\x0b\x32#.orchid.v1.PoolStatus.OutcomesEntry\x12\x31\n\x0b\x63\x61libration\x18\n \x03(\x0b\x32\x1c.orchid.v1.CalibrationDecile\x12\x13\n\x0b\x64oor_margin\x18\x0b \x01(\x01\x12+\n\x08overload\x18\x14 \x01(\x0b\x32\x19.orchid.v1.OverloadStatus\x12(\n\x07\x63ohorts\x18\x1e \x03(\x0b\x32\x17.orchid.v1.CohortStatus\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xeb\x01\n\nLaneStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07variant\x18\x02 \x01(\t\x12\x14\n\x07quality\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04open\x18\x04 \x01(\r\x12\x13\n\x0bmost_tokens\x18\x05 \x01(\r\x12\x12\n\ncorrection\x18\x06 \x01(\x01\x12\x10\n\x08\x61nswered\x18\x07 \x01(\x04\x12)\n\x07profile\x18\x08 \x01(\x0b\x32\x18.orchid.v1.DecodeProfile\x12#\n\x04load\x18\t \x01(\x0b\x32\x15.orchid.v1.DecodeLoadB\n\n\x08_quality\"\xff\x01\n\x0fGeneratorStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04open\x18\x04 \x01(\r\x12$\n\x05lanes\x18\x05 \x03(\x0b\x32\x15.orchid.v1.LaneStatus\x12:\n\x08outcomes\x18\x06 \x03(\x0b\x32(.orchid.v1.GeneratorStatus.OutcomesEntry\x12\x14\n\x0credispatched\x18\x07 \x01(\x04\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xc7\x02\n\x0cTenantStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15reserved_cpu_ms_per_s\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x16\n\x0equeued_work_ms\x18\x04 \x01(\x01\x12\x10\n\x08\x61\x64mitted\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\x12\x16\n\x0e\x63harged_cpu_ms\x18\x07 \x01(\x01\x12\x18\n\x10in_flight_cpu_ms\x18\x08 \x01(\x01\x12\x10\n\x08\x61head_ms\x18\t \x01(\x01\x12\x14\n\x0c\x61part_cpu_ms\x18\n \x01(\x01\x12!\n\x19reserved_kv_block_s_per_s\x18\x0b \x01(\r\x12\x13\n\x0bgenerations\x18\x0c \x01(\r\x12\x16\n\x0eheld_kv_blocks\x18\r \x01(\r\x12\x15\n\rlive_token_ms\x18\x0e \x01(\x04\"=\n\x0cReloadStatus\x12\r\n\x05taken\x18\x01 \x01(\r\x12\x0f\n\x07refused\x18\x02 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x03 \x01(\t\"\xa1\x04\n\x11GetStatusResponse\x12\x17\n\x0f\x63ontrolplane_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x10\n\x08uptime_s\x18\x04 \x01(\x01\x12(\n\x07workers\x18\x05 \x03(\x0b\x32\x17.orchid.v1.WorkerStatus\x12$\n\x05pools\x18\x06 \x03(\x0b\x32\x15.orchid.v1.PoolStatus\x12\x1d\n\x15\x65xpired_work_executed\x18\x07 \x01(\x04\x12\x19\n\x11preprocess_queued\x18\x08 \x01(\r\x12\x1a\n\x12preprocess_running\x18\t \x01(\r\x12\x15\n\rprocess_cpu_s\x18\n \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0b \x01(\x04\x12\x38\n\x06gauges\x18\x0c \x03(\x0b\x32(.orchid.v1.GetStatusResponse.GaugesEntry\x12.\n\ngenerators\x18\r \x03(\x0b\x32\x1a.orchid.v1.GeneratorStatus\x12(\n\x07tenants\x18\x14 \x03(\x0b\x32\x17.orchid.v1.TenantStatus\x12(\n\x07reloads\x18\x15 \x01(\x0b\x32\x17.orchid.v1.ReloadStatus\x1a-\n\x0bGaugesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*^\n\x0bWorkerClass\x12\x1c\n\x18WORKER_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_CLASS_ENCODER\x10\x01\x12\x17\n\x13WORKER_CLASS_DECODE\x10\x02\x32\x93\x01\n\x05\x46leet\x12\x42\n\x08Register\x12\x17.orchid.v1.WorkerReport\x1a\x19.orchid.v1.FleetDirective(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.orchid.v1.GetStatusRequest\x1a\x1c.orchid.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cprotos/orchid/v1/fleet.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\x1a\x1dprotos/orchid/v1/worker.proto\"\xbd\x01\n\x0bWorkerHello\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12,\n\x0cworker_class\x18\x03 \x01(\x0e\x32\x16.orchid.v1.WorkerClass\x12\x0f\n\x07threads\x18\x04 \x01(\r\x12\x11\n\tcpu_model\x18\x05 \x01(\t\x12\x0c\n\x04simd\x18\x06 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x07 \x01(\t\x12\x12\n\nprocess_id\x18\x08 \x01(\r\"\xbb\x01\n\x0cWorkerReport\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x16.orchid.v1.WorkerHelloH\x00\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoadH\x00\x12&\n\x06models\x18\x03 \x01(\x0b\x32\x14.orchid.v1.ModelListH\x00\x12)\n\x06memory\x18\n \x01(\x0b\x32\x17.orchid.v1.MemoryLedgerH\x00\x42\x08\n\x06report\"8\n\tModelList\x12+\n\x06models\x18\x01 \x03(\x0b\x32\x1b.orchid.v1.ModelDescription\"i\n\x0e\x46leetDirective\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.orchid.v1.WelcomeH\x00\x12#\n\x06reject\x18\x02 \x01(\x0b\x32\x11.orchid.v1.RejectH\x00\x42\x0b\n\tdirective\">\n\x07Welcome\x12\x17\n\x0f\x63ontrolplane_id\x18\x01 \x01(\t\x12\x1a\n\x12report_interval_ms\x18\x02 \x01(\r\"\x18\n\x06Reject\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10GetStatusRequest\"\xbe\x02\n\x0cWorkerStatus\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.orchid.v1.WorkerHello\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoad\x12\r\n\x05state\x18\x03 \x01(\t\x12\x17\n\x0fin_flight_items\x18\x04 \x01(\r\x12\x17\n\x0fsince_report_ms\x18\x05 \x01(\x01\x12\'\n\x06memory\x18\n \x01(\x0b\x32\x17.orchid.v1.MemoryLedger\x12\x12\n\nrun_cpu_us\x18\x14 \x01(\x04\x12\x16\n\x0eprocess_cpu_us\x18\x15 \x01(\x04\x12\x15\n\rlive_token_ms\x18\x16 \x01(\x04\x12\x16\n\x0e\x63harged_cpu_us\x18\x17 \x01(\x04\x12\x1d\n\x15\x63harged_live_token_ms\x18\x18 \x01(\x04\"\xae\x01\n\rVariantStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08routable\x18\x02 \x01(\x08\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x14\n\x07quality\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x10predicted_p50_us\x18\x05 \x01(\x01\x12\x12\n\ncorrection\x18\x06 \x01(\x01\x12\r\n\x05sigma\x18\x07 \x01(\x01\x12\x10\n\x08\x61nswered\x18\x08 \x01(\x04\x42\n\n\x08_quality\"F\n\x11\x43\x61librationDecile\x12\x0c\n\x04runs\x18\x01 \x01(\x04\x12\x11\n\tpredicted\x18\x02 \x01(\x01\x12\x10\n\x08observed\x18\x03 \x01(\x01\"\xb8\x01\n\x0eOverloadStatus\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0f\n\x07trigger\x18\x02 \x01(\t\x12\x10\n\x08\x63rowding\x18\x03 \x01(\x01\x12\x10\n\x08refusing\x18\x04 \x01(\x01\x12\x0f\n\x07\x63hanges\x18\x05 \x01(\x04\x12\x10\n\x08kept_out\x18\x06 \x01(\x04\x12\x0e\n\x06strain\x18\n \x01(\x01\x12\x0f\n\x07stopped\x18\x0b \x01(\x04\x12\x0b\n\x03\x63ut\x18\x0c \x01(\x04\x12\x11\n\tprotected\x18\r \x01(\x04\"b\n\x0c\x43ohortStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\r\n\x05price\x18\x04 \x01(\x01\x12\x0c\n\x04runs\x18\x05 \x01(\x04\"\xc5\x03\n\nPoolStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\x0e\n\x06queued\x18\x05 \x01(\r\x12\x11\n\tin_flight\x18\x06 \x01(\r\x12\x19\n\x11predicted_work_ms\x18\x07 \x01(\x01\x12*\n\x08variants\x18\x08 \x03(\x0b\x32\x18.orchid.v1.VariantStatus\x12\x35\n\x08outcomes\x18\t \x03(\x0b\x32#.orchid.v1.PoolStatus.OutcomesEntry\x12\x31\n\x0b\x63\x61libration\x18\n \x03(\x0b\x32\x1c.orchid.v1.CalibrationDecile\x12\x13\n\x0b\x64oor_margin\x18\x0b \x01(\x01\x12+\n\x08overload\x18\x14 \x01(\x0b\x32\x19.orchid.v1.OverloadStatus\x12(\n\x07\x63ohorts\x18\x1e \x03(\x0b\x32\x17.orchid.v1.CohortStatus\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xeb\x01\n\nLaneStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07variant\x18\x02 \x01(\t\x12\x14\n\x07quality\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04open\x18\x04 \x01(\r\x12\x13\n\x0bmost_tokens\x18\x05 \x01(\r\x12\x12\n\ncorrection\x18\x06 \x01(\x01\x12\x10\n\x08\x61nswered\x18\x07 \x01(\x04\x12)\n\x07profile\x18\x08 \x01(\x0b\x32\x18.orchid.v1.DecodeProfile\x12#\n\x04load\x18\t \x01(\x0b\x32\x15.orchid.v1.DecodeLoadB\n\n\x08_quality\"\xac\x02\n\x0fGeneratorStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0c\n\x04open\x18\x04 \x01(\r\x12$\n\x05lanes\x18\x05 \x03(\x0b\x32\x15.orchid.v1.LaneStatus\x12:\n\x08outcomes\x18\x06 \x03(\x0b\x32(.orchid.v1.GeneratorStatus.OutcomesEntry\x12\x14\n\x0credispatched\x18\x07 \x01(\x04\x12+\n\x08overload\x18\x14 \x01(\x0b\x32\x19.orchid.v1.OverloadStatus\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xc7\x02\n\x0cTenantStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x15reserved_cpu_ms_per_s\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x16\n\x0equeued_work_ms\x18\x04 \x01(\x01\x12\x10\n\x08\x61\x64mitted\x18\x05 \x01(\x04\x12\x0f\n\x07refused\x18\x06 \x01(\x04\x12\x16\n\x0e\x63harged_cpu_ms\x18\x07 \x01(\x01\x12\x18\n\x10in_flight_cpu_ms\x18\x08 \x01(\x01\x12\x10\n\x08\x61head_ms\x18\t \x01(\x01\x12\x14\n\x0c\x61part_cpu_ms\x18\n \x01(\x01\x12!\n\x19reserved_kv_block_s_per_s\x18\x0b \x01(\r\x12\x13\n\x0bgenerations\x18\x0c \x01(\r\x12\x16\n\x0eheld_kv_blocks\x18\r \x01(\r\x12\x15\n\rlive_token_ms\x18\x0e \x01(\x04\"=\n\x0cReloadStatus\x12\r\n\x05taken\x18\x01 \x01(\r\x12\x0f\n\x07refused\x18\x02 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x03 \x01(\t\"\xa1\x04\n\x11GetStatusResponse\x12\x17\n\x0f\x63ontrolplane_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x10\n\x08uptime_s\x18\x04 \x01(\x01\x12(\n\x07workers\x18\x05 \x03(\x0b\x32\x17.orchid.v1.WorkerStatus\x12$\n\x05pools\x18\x06 \x03(\x0b\x32\x15.orchid.v1.PoolStatus\x12\x1d\n\x15\x65xpired_work_executed\x18\x07 \x01(\x04\x12\x19\n\x11preprocess_queued\x18\x08 \x01(\r\x12\x1a\n\x12preprocess_running\x18\t \x01(\r\x12\x15\n\rprocess_cpu_s\x18\n \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x0b \x01(\x04\x12\x38\n\x06gauges\x18\x0c \x03(\x0b\x32(.orchid.v1.GetStatusResponse.GaugesEntry\x12.\n\ngenerators\x18\r \x03(\x0b\x32\x1a.orchid.v1.GeneratorStatus\x12(\n\x07tenants\x18\x14 \x03(\x0b\x32\x17.orchid.v1.TenantStatus\x12(\n\x07reloads\x18\x15 \x01(\x0b\x32\x17.orchid.v1.ReloadStatus\x1a-\n\x0bGaugesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*^\n\x0bWorkerClass\x12\x1c\n\x18WORKER_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_CLASS_ENCODER\x10\x01\x12\x17\n\x13WORKER_CLASS_DECODE\x10\x02\x32\x93\x01\n\x05\x46leet\x12\x42\n\x08Register\x12\x17.orchid.v1.WorkerReport\x1a\x19.orchid.v1.FleetDirective(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.orchid.v1.GetStatusRequest\x1a\x1c.orchid.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,50 +39,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATORSTATUS_OUTCOMESENTRY']._serialized_options = b'8\001'
   _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._loaded_options = None
   _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._serialized_options = b'8\001'
-  _globals['_WORKERCLASS']._serialized_start=3362
-  _globals['_WORKERCLASS']._serialized_end=3456
+  _globals['_WORKERCLASS']._serialized_start=3557
+  _globals['_WORKERCLASS']._serialized_end=3651
   _globals['_WORKERHELLO']._serialized_start=106
   _globals['_WORKERHELLO']._serialized_end=295
   _globals['_WORKERREPORT']._serialized_start=298
-  _globals['_WORKERREPORT']._serialized_end=442
-  _globals['_MODELLIST']._serialized_start=444
-  _globals['_MODELLIST']._serialized_end=500
-  _globals['_FLEETDIRECTIVE']._serialized_start=502
-  _globals['_FLEETDIRECTIVE']._serialized_end=607
-  _globals['_WELCOME']._serialized_start=609
-  _globals['_WELCOME']._serialized_end=671
-  _globals['_REJECT']._serialized_start=673
-  _globals['_REJECT']._serialized_end=697
-  _globals['_GETSTATUSREQUEST']._serialized_start=699
-  _globals['_GETSTATUSREQUEST']._serialized_end=717
-  _globals['_WORKERSTATUS']._serialized_start=720
-  _globals['_WORKERSTATUS']._serialized_end=997
-  _globals['_VARIANTSTATUS']._serialized_start=1000
-  _globals['_VARIANTSTATUS']._serialized_end=1174
-  _globals['_CALIBRATIONDECILE']._serialized_start=1176
-  _globals['_CALIBRATIONDECILE']._serialized_end=1246
-  _globals['_OVERLOADSTATUS']._serialized_start=1248
-  _globals['_OVERLOADSTATUS']._serialized_end=1367
-  _globals['_COHORTSTATUS']._serialized_start=1369
-  _globals['_COHORTSTATUS']._serialized_end=1467
-  _globals['_POOLSTATUS']._serialized_start=1470
-  _globals['_POOLSTATUS']._serialized_end=1923
-  _globals['_POOLSTATUS_OUTCOMESENTRY']._serialized_start=1876
-  _globals['_POOLSTATUS_OUTCOMESENTRY']._serialized_end=1923
-  _globals['_LANESTATUS']._serialized_start=1926
-  _globals['_LANESTATUS']._serialized_end=2161
-  _globals['_GENERATORSTATUS']._serialized_start=2164
-  _globals['_GENERATORSTATUS']._serialized_end=2419
-  _globals['_GENERATORSTATUS_OUTCOMESENTRY']._serialized_start=1876
-  _globals['_GENERATORSTATUS_OUTCOMESENTRY']._serialized_end=1923
-  _globals['_TENANTSTATUS']._serialized_start=2422
-  _globals['_TENANTSTATUS']._serialized_end=2749
-  _globals['_RELOADSTATUS']._serialized_start=2751
-  _globals['_RELOADSTATUS']._serialized_end=2812
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2815
-  _globals['_GETSTATUSRESPONSE']._serialized_end=3360
-  _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._serialized_start=3315
-  _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._serialized_end=3360
-  _globals['_FLEET']._serialized_start=3459
-  _globals['_FLEET']._serialized_end=3606
+  _globals['_WORKERREPORT']._serialized_end=485
+  _globals['_MODELLIST']._serialized_start=487
+  _globals['_MODELLIST']._serialized_end=543
+  _globals['_FLEETDIRECTIVE']._serialized_start=545
+  _globals['_FLEETDIRECTIVE']._serialized_end=650
+  _globals['_WELCOME']._serialized_start=652
+  _globals['_WELCOME']._serialized_end=714
+  _globals['_REJECT']._serialized_start=716
+  _globals['_REJECT']._serialized_end=740
+  _globals['_GETSTATUSREQUEST']._serialized_start=742
+  _globals['_GETSTATUSREQUEST']._serialized_end=760
+  _globals['_WORKERSTATUS']._serialized_start=763
+  _globals['_WORKERSTATUS']._serialized_end=1081
+  _globals['_VARIANTSTATUS']._serialized_start=1084
+  _globals['_VARIANTSTATUS']._serialized_end=1258
+  _globals['_CALIBRATIONDECILE']._serialized_start=1260
+  _globals['_CALIBRATIONDECILE']._serialized_end=1330
+  _globals['_OVERLOADSTATUS']._serialized_start=1333
+  _globals['_OVERLOADSTATUS']._serialized_end=1517
+  _globals['_COHORTSTATUS']._serialized_start=1519
+  _globals['_COHORTSTATUS']._serialized_end=1617
+  _globals['_POOLSTATUS']._serialized_start=1620
+  _globals['_POOLSTATUS']._serialized_end=2073
+  _globals['_POOLSTATUS_OUTCOMESENTRY']._serialized_start=2026
+  _globals['_POOLSTATUS_OUTCOMESENTRY']._serialized_end=2073
+  _globals['_LANESTATUS']._serialized_start=2076
+  _globals['_LANESTATUS']._serialized_end=2311
+  _globals['_GENERATORSTATUS']._serialized_start=2314
+  _globals['_GENERATORSTATUS']._serialized_end=2614
+  _globals['_GENERATORSTATUS_OUTCOMESENTRY']._serialized_start=2026
+  _globals['_GENERATORSTATUS_OUTCOMESENTRY']._serialized_end=2073
+  _globals['_TENANTSTATUS']._serialized_start=2617
+  _globals['_TENANTSTATUS']._serialized_end=2944
+  _globals['_RELOADSTATUS']._serialized_start=2946
+  _globals['_RELOADSTATUS']._serialized_end=3007
+  _globals['_GETSTATUSRESPONSE']._serialized_start=3010
+  _globals['_GETSTATUSRESPONSE']._serialized_end=3555
+  _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._serialized_start=3510
+  _globals['_GETSTATUSRESPONSE_GAUGESENTRY']._serialized_end=3555
+  _globals['_FLEET']._serialized_start=3654
+  _globals['_FLEET']._serialized_end=3801
 # @@protoc_insertion_point(module_scope)

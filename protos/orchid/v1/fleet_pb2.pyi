@@ -86,6 +86,7 @@ class WorkerReport(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___WorkerHello:
         """First message of the stream, and only the first."""
@@ -98,18 +99,23 @@ class WorkerReport(_message.Message):
         every model of the worker, tokenizer documents left out.
         """
 
+    @_builtins.property
+    def memory(self) -> _worker_pb2.MemoryLedger:
+        """Sent when it was read anew: soon after models changed, else every ten seconds."""
+
     def __init__(
         self,
         *,
         hello: Global___WorkerHello | None = ...,
         load: _worker_pb2.WorkerLoad | None = ...,
         models: Global___ModelList | None = ...,
+        memory: _worker_pb2.MemoryLedger | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "models", b"models", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "memory", b"memory", "models", b"models", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "models", b"models", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "memory", b"memory", "models", b"models", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "load", "models"]  # noqa: Y015
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["hello", "load", "models", "memory"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
 
@@ -226,6 +232,7 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_ITEMS_FIELD_NUMBER: _builtins.int
     SINCE_REPORT_MS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     RUN_CPU_US_FIELD_NUMBER: _builtins.int
     PROCESS_CPU_US_FIELD_NUMBER: _builtins.int
     LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
@@ -247,6 +254,10 @@ class WorkerStatus(_message.Message):
     def hello(self) -> Global___WorkerHello: ...
     @_builtins.property
     def load(self) -> _worker_pb2.WorkerLoad: ...
+    @_builtins.property
+    def memory(self) -> _worker_pb2.MemoryLedger:
+        """Unset until the worker has told it."""
+
     def __init__(
         self,
         *,
@@ -255,15 +266,16 @@ class WorkerStatus(_message.Message):
         state: _builtins.str = ...,
         in_flight_items: _builtins.int = ...,
         since_report_ms: _builtins.float = ...,
+        memory: _worker_pb2.MemoryLedger | None = ...,
         run_cpu_us: _builtins.int = ...,
         process_cpu_us: _builtins.int = ...,
         live_token_ms: _builtins.int = ...,
         charged_cpu_us: _builtins.int = ...,
         charged_live_token_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_cpu_us", b"charged_cpu_us", "charged_live_token_ms", b"charged_live_token_ms", "hello", b"hello", "in_flight_items", b"in_flight_items", "live_token_ms", b"live_token_ms", "load", b"load", "process_cpu_us", b"process_cpu_us", "run_cpu_us", b"run_cpu_us", "since_report_ms", b"since_report_ms", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_cpu_us", b"charged_cpu_us", "charged_live_token_ms", b"charged_live_token_ms", "hello", b"hello", "in_flight_items", b"in_flight_items", "live_token_ms", b"live_token_ms", "load", b"load", "memory", b"memory", "process_cpu_us", b"process_cpu_us", "run_cpu_us", b"run_cpu_us", "since_report_ms", b"since_report_ms", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -354,9 +366,13 @@ class OverloadStatus(_message.Message):
     REFUSING_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     KEPT_OUT_FIELD_NUMBER: _builtins.int
+    STRAIN_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    PROTECTED_FIELD_NUMBER: _builtins.int
     level: _builtins.int
     trigger: _builtins.str
-    """"crowded" or "refusing"; empty on level 0."""
+    """"crowded", "refusing" or "strained"; empty on level 0."""
     crowding: _builtins.float
     """Work that waits over the time and workers there are for it, and the share of newcomers that
     the door refused lately for want of workers.
@@ -365,6 +381,16 @@ class OverloadStatus(_message.Message):
     changes: _builtins.int
     """Moves from level to level, and requests that were deferred."""
     kept_out: _builtins.int
+    strain: _builtins.float
+    """How near it is to where newcomers hurt the admitted, 1 is there: the event loop's lag over a
+    quarter of the mean deadline, or for generations how full an arena is whose sequences preempt each other.
+    """
+    stopped: _builtins.int
+    """Optional work that was not done, answers that were cut, and requests refused for the
+    admitted's sake.
+    """
+    cut: _builtins.int
+    protected: _builtins.int
     def __init__(
         self,
         *,
@@ -374,10 +400,14 @@ class OverloadStatus(_message.Message):
         refusing: _builtins.float = ...,
         changes: _builtins.int = ...,
         kept_out: _builtins.int = ...,
+        strain: _builtins.float = ...,
+        stopped: _builtins.int = ...,
+        cut: _builtins.int = ...,
+        protected: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "crowding", b"crowding", "kept_out", b"kept_out", "level", b"level", "refusing", b"refusing", "trigger", b"trigger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "crowding", b"crowding", "cut", b"cut", "kept_out", b"kept_out", "level", b"level", "protected", b"protected", "refusing", b"refusing", "stopped", b"stopped", "strain", b"strain", "trigger", b"trigger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -591,6 +621,7 @@ class GeneratorStatus(_message.Message):
     LANES_FIELD_NUMBER: _builtins.int
     OUTCOMES_FIELD_NUMBER: _builtins.int
     REDISPATCHED_FIELD_NUMBER: _builtins.int
+    OVERLOAD_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -602,6 +633,8 @@ class GeneratorStatus(_message.Message):
     def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStatus]: ...
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def overload(self) -> Global___OverloadStatus: ...
     def __init__(
         self,
         *,
@@ -612,10 +645,11 @@ class GeneratorStatus(_message.Message):
         lanes: _abc.Iterable[Global___LaneStatus] | None = ...,
         outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         redispatched: _builtins.int = ...,
+        overload: Global___OverloadStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["overload", b"overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "manifest_digest", b"manifest_digest", "model", b"model", "open", b"open", "outcomes", b"outcomes", "redispatched", b"redispatched", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "manifest_digest", b"manifest_digest", "model", b"model", "open", b"open", "outcomes", b"outcomes", "overload", b"overload", "redispatched", b"redispatched", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -312,6 +312,26 @@ class DecodeLoad(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PendingByAccountEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MODEL_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
@@ -328,6 +348,7 @@ class DecodeLoad(_message.Message):
     SHED_FIELD_NUMBER: _builtins.int
     BLOCK_MAP_FIELD_NUMBER: _builtins.int
     LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    PENDING_BY_ACCOUNT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     variant: _builtins.str
     waiting: _builtins.int
@@ -356,6 +377,10 @@ class DecodeLoad(_message.Message):
     """Since the start: tokens that sequences held in the arena times how long, each counted as often as
     it was held.
     """
+    @_builtins.property
+    def pending_by_account(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """`pending_prompt_tokens` by account; empty unless several accounts are there."""
+
     def __init__(
         self,
         *,
@@ -375,14 +400,89 @@ class DecodeLoad(_message.Message):
         shed: _builtins.int = ...,
         block_map: _builtins.bytes = ...,
         live_token_ms: _builtins.int = ...,
+        pending_by_account: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map", "cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "live_token_ms", b"live_token_ms", "model", b"model", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map", "cached_tokens", b"cached_tokens", "decoding", b"decoding", "evictable_blocks", b"evictable_blocks", "free_blocks", b"free_blocks", "generated_tokens", b"generated_tokens", "live_token_ms", b"live_token_ms", "model", b"model", "pending_by_account", b"pending_by_account", "pending_prompt_tokens", b"pending_prompt_tokens", "preemptions", b"preemptions", "prefilling", b"prefilling", "prefix_hit_tokens", b"prefix_hit_tokens", "shed", b"shed", "total_blocks", b"total_blocks", "variant", b"variant", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecodeLoad: _TypeAlias = DecodeLoad  # noqa: Y015
+
+@_typing.final
+class MemoryLine(_message.Message):
+    """Memory of one owner in a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    MOST_BYTES_FIELD_NUMBER: _builtins.int
+    lifetime: _builtins.str
+    """How long it stays and what for: runtime, weights, state, workspace, requests, sequences,
+    prefixes, arena, loading or allocator; docs/memory.md.
+    """
+    owner: _builtins.str
+    bytes: _builtins.int
+    most_bytes: _builtins.int
+    """What it may become, or was at most; 0 unknown."""
+    def __init__(
+        self,
+        *,
+        lifetime: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        most_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "lifetime", b"lifetime", "most_bytes", b"most_bytes", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryLine: _TypeAlias = MemoryLine  # noqa: Y015
+
+@_typing.final
+class MemoryLedger(_message.Message):
+    """What a worker's memory is for, as it accounts for it, and what the kernel counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    ACCOUNTED_BYTES_FIELD_NUMBER: _builtins.int
+    MEASURED_BYTES_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
+    BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    accounted_bytes: _builtins.int
+    measured_bytes: _builtins.int
+    """Proportional set size: shared pages count in equal parts for each who maps them."""
+    available_bytes: _builtins.int
+    """What a load may still take, and whose limit that is."""
+    limited_by: _builtins.str
+    budget_bytes: _builtins.int
+    """What the configuration allows altogether; 0 without one."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryLine]: ...
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___MemoryLine] | None = ...,
+        accounted_bytes: _builtins.int = ...,
+        measured_bytes: _builtins.int = ...,
+        available_bytes: _builtins.int = ...,
+        limited_by: _builtins.str = ...,
+        budget_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounted_bytes", b"accounted_bytes", "available_bytes", b"available_bytes", "budget_bytes", b"budget_bytes", "limited_by", b"limited_by", "lines", b"lines", "measured_bytes", b"measured_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryLedger: _TypeAlias = MemoryLedger  # noqa: Y015
 
 @_typing.final
 class GenerateCall(_message.Message):
@@ -399,6 +499,7 @@ class GenerateCall(_message.Message):
     FIRST_TOKEN_TARGET_US_FIELD_NUMBER: _builtins.int
     TOKEN_TARGET_US_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.int
     model: _builtins.str
     variant: _builtins.str
@@ -409,6 +510,8 @@ class GenerateCall(_message.Message):
     first_token_target_us: _builtins.int
     token_target_us: _builtins.int
     traceparent: _builtins.str
+    account: _builtins.str
+    """Who is served in turn with others, and has a share of the prefix cache; empty: all as one."""
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -429,10 +532,11 @@ class GenerateCall(_message.Message):
         first_token_target_us: _builtins.int = ...,
         token_target_us: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +610,7 @@ class DescribeResponse(_message.Message):
     AVAILABLE_MODELS_FIELD_NUMBER: _builtins.int
     ENGINE_VERSION_FIELD_NUMBER: _builtins.int
     EXECUTE_SOCKET_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     engine_version: _builtins.str
     execute_socket: _builtins.str
@@ -518,6 +623,8 @@ class DescribeResponse(_message.Message):
     def available_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Models of the worker's repository that its class serves, loaded or not."""
 
+    @_builtins.property
+    def memory(self) -> Global___MemoryLedger: ...
     def __init__(
         self,
         *,
@@ -526,10 +633,11 @@ class DescribeResponse(_message.Message):
         available_models: _abc.Iterable[_builtins.str] | None = ...,
         engine_version: _builtins.str = ...,
         execute_socket: _builtins.str = ...,
+        memory: Global___MemoryLedger | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_models", b"available_models", "engine_version", b"engine_version", "execute_socket", b"execute_socket", "models", b"models", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_models", b"available_models", "engine_version", b"engine_version", "execute_socket", b"execute_socket", "memory", b"memory", "models", b"models", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

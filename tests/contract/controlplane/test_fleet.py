@@ -406,3 +406,15 @@ async def test_unloading_at_once_what_another_call_unloads_is_done(plane: Plane)
         await FleetRepository(plane.fleet).unload("tiny")
         with pytest.raises(Unsatisfiable, match="w1: FAILED_PRECONDITION: too large"):
             await FleetRepository(plane.fleet).load("tiny")
+
+
+async def test_the_status_has_the_memory_that_a_worker_told(plane: Plane) -> None:
+    line = worker_pb2.MemoryLine(lifetime="weights", owner="tiny/tiny-a", bytes=7, most_bytes=9)
+    told = worker_pb2.MemoryLedger(
+        lines=[line], accounted_bytes=7, measured_bytes=8, available_bytes=5, limited_by="host"
+    )
+    async with plane.member(FakeWorker()) as membership:
+        assert not (await plane.status()).workers[0].HasField("memory")
+        await membership.call.write(fleet_pb2.WorkerReport(memory=told))
+        await until(lambda: plane.registry.workers()[0].memory is not None, "the report arrived")
+        assert (await plane.status()).workers[0].memory == told

@@ -163,3 +163,24 @@ def test_waits_grow_to_a_bound_and_are_jittered(attempt: int, seed: int) -> None
     wait = backoff.wait_s(attempt, np.random.default_rng(seed))
     plain = min(backoff.longest_s, backoff.first_s * backoff.factor ** min(attempt, 64))
     assert plain * (1 - backoff.jitter) <= wait <= plain * (1 + backoff.jitter)
+
+
+async def test_a_worker_tells_what_its_memory_is_for(repository: Path, tmp_path: Path) -> None:
+    listen, fleet = f"unix:{tmp_path / 'cp.sock'}", Fleet()
+
+    def ledgers() -> list[pb.MemoryLedger]:
+        reports = fleet.streams[-1] if fleet.streams else []
+        return [report.memory for report in reports if report.HasField("memory")]
+
+    async with (
+        control_plane(fleet, listen),
+        serve(repository, controlplane=listen) as served,
+    ):
+        await fleet.until(
+            lambda: any("tiny/tiny-a" in line.owner for each in ledgers() for line in each.lines)
+        )
+        last = ledgers()[-1]
+        assert last.accounted_bytes == sum(line.bytes for line in last.lines)
+        assert last.measured_bytes > 0 and last.available_bytes > 0 and last.limited_by
+        described = await served.stub.Describe(pb.DescribeRequest())
+        assert described.memory.measured_bytes > 0

@@ -312,3 +312,11 @@ def test_a_context_is_passed_on_where_nothing_is_recorded_and_not_without_end() 
     assert passed == [SAMPLED, SAMPLED, ""]
     assert nowhere.passed_on(UNSAMPLED, 1000 * MS) == nowhere.passed_on("", 1000 * MS) == ""
     assert KeptSpans().telemetry().passed_on(SAMPLED, 0) == ""
+
+
+def test_under_overload_only_calls_whose_callers_ask_for_it_are_recorded() -> None:
+    telemetry = KeptSpans().telemetry(sample_ratio=1.0)
+    assert telemetry.begin(REQUEST, "", 0) is not None
+    telemetry.optional_work_allowed = lambda: False
+    assert telemetry.begin(REQUEST, "", 0) is None
+    assert telemetry.begin(REQUEST, SAMPLED, 0) is not None

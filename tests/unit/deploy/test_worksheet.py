@@ -23,6 +23,17 @@ def test_a_model_of_14_billion_parameters_beside_its_tokens() -> None:
     assert not fit(32 * GIB, 6 * GIB, weights, 128 * KIB).fits
 
 
+def test_our_language_model_in_the_memory_of_a_container() -> None:
+    # SmolLM2-135M: 30 layers of 3 heads of 64, keys and values in 16 bits.
+    token_bytes = 2 * 30 * 3 * 64 * 2
+    assert token_bytes == 23_040
+    sheet = fit(3 * GIB, GIB // 2, 134_515_008 * 2, token_bytes)
+    assert sheet.live_tokens == 104_831
+    # The arena that a worker takes by itself, in whole blocks of 16 tokens.
+    arena = fit(GIB // 2, 0, 0, token_bytes)
+    assert (arena.live_tokens, arena.live_tokens // 16 * 16) == (23_301, 23_296)
+
+
 def test_padding_a_mix_of_lengths() -> None:
     counted = positions(mix_of(MIX))
     assert (counted.useful, counted.padded) == (5_888, 32_768)

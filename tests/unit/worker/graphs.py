@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, checker, helper, save
 from onnx.helper import make_node, make_tensor_value_info
 
@@ -104,3 +105,36 @@ def pooling(path: Path, width: int) -> Path:
         value("mean", TensorProto.FLOAT, "sequences", width),
     ]
     return write(path, model(nodes, inputs, outputs))
+
+
+def heavy_chain(folder: Path, layers: int, width: int) -> Path:
+    """A chain of matrix products of [n, width] floats, its weights in a file beside the graph."""
+    weights = folder / "weights.bin"
+    rng = np.random.default_rng(0)
+    tensors = []
+    with weights.open("wb") as file:
+        for layer in range(layers):
+            matrix = rng.normal(0, 0.02, (width, width)).astype(np.float32)
+            tensor = TensorProto(
+                name=f"w{layer}",
+                data_type=TensorProto.FLOAT,
+                dims=matrix.shape,
+                data_location=TensorProto.EXTERNAL,
+            )
+            for key, entry in (
+                ("location", weights.name),
+                ("offset", str(file.tell())),
+                ("length", str(matrix.nbytes)),
+            ):
+                tensor.external_data.add(key=key, value=entry)
+            file.write(matrix.tobytes())
+            tensors.append(tensor)
+    nodes = [
+        make_node("MatMul", [f"x{i}" if i else "x", f"w{i}"], [f"x{i + 1}"]) for i in range(layers)
+    ]
+    nodes[-1].output[0] = "y"
+    inputs = [value("x", TensorProto.FLOAT, "n", width)]
+    outputs = [value("y", TensorProto.FLOAT, "n", width)]
+    path = folder / "heavy.onnx"
+    path.write_bytes(model(nodes, inputs, outputs, tensors).SerializeToString())
+    return path

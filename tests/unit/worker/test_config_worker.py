@@ -37,6 +37,7 @@ def test_addresses_that_are_accepted(address: str) -> None:
         ("max_queued_items", 0),
         ("max_message_bytes", -1),
         ("drain_timeout_ms", -1),
+        ("memory_mib", -1),
         ("warm_budget_ms", 0),
         ("trace_sample", 1.5),
         ("log_level", "loud"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
 from worker.engine import Session
@@ -22,35 +21,7 @@ WEIGHT_BYTES = LAYERS * WIDTH * WIDTH * 4
 @pytest.fixture
 def heavy(tmp_path: Path) -> Path:
     """A chain of matrix products whose weights lie in a file beside the graph."""
-    weights = tmp_path / "weights.bin"
-    rng = np.random.default_rng(0)
-    tensors = []
-    with weights.open("wb") as file:
-        for layer in range(LAYERS):
-            matrix = rng.normal(0, 0.02, (WIDTH, WIDTH)).astype(np.float32)
-            tensor = TensorProto(
-                name=f"w{layer}", data_type=TensorProto.FLOAT, dims=matrix.shape,
-                data_location=TensorProto.EXTERNAL,
-            )  # fmt: skip
-            for key, entry in (
-                ("location", weights.name),
-                ("offset", str(file.tell())),
-                ("length", str(matrix.nbytes)),
-            ):
-                tensor.external_data.add(key=key, value=entry)
-            file.write(matrix.tobytes())
-            tensors.append(tensor)
-    nodes = [
-        helper.make_node("MatMul", [f"x{i}" if i else "x", f"w{i}"], [f"x{i + 1}"])
-        for i in range(LAYERS)
-    ]
-    nodes[-1].output[0] = "y"
-    inputs = [graphs.value("x", TensorProto.FLOAT, "n", WIDTH)]
-    outputs = [graphs.value("y", TensorProto.FLOAT, "n", WIDTH)]
-    proto = graphs.model(nodes, inputs, outputs, tensors)
-    path = tmp_path / "heavy.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return path
+    return graphs.heavy_chain(tmp_path, LAYERS, WIDTH)
 
 
 HOLDER = """

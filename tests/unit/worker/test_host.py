@@ -21,11 +21,12 @@ from tests.unit.worker.models.gguf_files import (
     write_gguf,
 )
 from worker.encoder_kind import EncoderKind
-from worker.engine import RunToken, Session
+from worker.engine import MemoryStats, RunToken, Session
 from worker.errors import InvalidInput, ModelLoadError
 from worker.host import ModelHost
 from worker.hosted import ModelState, variant_files, vocabulary_size
 from worker.jobs import Token
+from worker.ledger import MemoryLedger, Sources
 from worker.memory import MemoryRoom
 from worker.models.generator import build_local
 from worker.models.manifest import MANIFEST_NAME, describe_file, load_manifest, save_manifest
@@ -39,6 +40,7 @@ from worker.models.synthetic import (
     tiny_weights,
     vocabulary,
 )
+from worker.process_memory import Heap, ProcessMemory
 from worker.profile_file import ProfileOf, no_profile
 from worker.records import Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
@@ -74,15 +76,16 @@ class Bench:
         self.released: list[Callable[[], None]] = []
         self.room = room
         self.release: Callable[[Callable[[], None]], None] = lambda function: function()
+        self.kind = EncoderKind(
+            variants=variants,
+            open_session=Session,
+            warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1, time.thread_time_ns),
+            release=self._release,
+            profile_of=profile_of,
+        )
         self.host = ModelHost(
             repository,
-            kind=EncoderKind(
-                variants=variants,
-                open_session=Session,
-                warmup=Warmup(self._on_engine, RunToken, time.monotonic_ns, 1, time.thread_time_ns),
-                release=self._release,
-                profile_of=profile_of,
-            ),
+            kind=self.kind,
             memory=lambda: MemoryRoom(self.room, "control group test"),
             on_change=self._changed,
         )
@@ -231,6 +234,30 @@ def test_a_load_that_cannot_fit_is_refused_with_the_numbers(built: Path) -> None
     assert snapshot.state is ModelState.FAILED and "1000 bytes" in snapshot.failure
     bench.room = 1 << 40
     assert bench.host.load("tiny").state is ModelState.READY
+
+
+def test_the_refusal_of_a_load_shows_what_memory_is_for(built: Path) -> None:
+    bench = Bench(built, room=1000)
+    sources = Sources(
+        process=lambda: ProcessMemory(7 << 20, 5 << 20, 2 << 20),
+        heap=Heap,
+        weights=dict,
+        engine=lambda: MemoryStats(0, 0, 0),
+        trim=lambda: None,
+        room=lambda: MemoryRoom(1000, "control group test"),
+    )
+    host = ModelHost(
+        built,
+        kind=bench.kind,
+        memory=lambda: MemoryRoom(bench.room, "control group test"),
+        on_change=lambda: None,
+        ledger=MemoryLedger(sources),
+    )
+    with pytest.raises(InsufficientMemory, match=r"held now, in MiB:\n  runtime +7.0\n"):
+        host.load("tiny")
+    bench.room = 1 << 40
+    assert host.load("tiny").state is ModelState.READY
+    host.unload("tiny")
 
 
 def flip_a_byte(file: Path) -> None:

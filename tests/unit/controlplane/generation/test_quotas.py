@@ -42,6 +42,14 @@ def test_without_tenants_nothing_is_bounded_and_nothing_kept() -> None:
     made.release(1)
 
 
+def test_workers_serve_tenants_in_turn_and_those_without_terms_as_one() -> None:
+    assert Quotas().account(SHOP) == ""
+    made, _ = quotas()
+    assert made.account(SHOP) == "shop"
+    strangers = {made.account(RequestClass(tenant=name)) for name in ("x", "y", "")}
+    assert strangers == {"(others)"}
+
+
 def test_models_are_authorised() -> None:
     made, _ = quotas()
     made.authorise(SHOP, "m")

@@ -18,6 +18,7 @@ from controlplane.policy.decode import (
     choose,
     choose_late,
     corrected,
+    fairly,
     first_token_ns,
     prompt_share,
     rank,
@@ -213,3 +214,16 @@ def test_a_choice_keeps_what_it_promises(
         if choice.reason == RouteReason.NOT_NOW:
             assert not in_time and choice.retry_after_ns > 0
     assert choice.target_ns == target_ms * MS or (not asked and choice.target_ns > target_ms * MS)
+
+
+def test_others_prompts_are_ahead_only_until_it_is_the_accounts_turn() -> None:
+    load = DecodeLoad(
+        pending_prompt_tokens=5300, pending_by_account={"flood": 5000, "calm": 100, "own": 200}
+    )
+    crowded = route(load=load)
+    assert fairly(crowded, "own", 300).load.pending_prompt_tokens == 200 + 500 + 100
+    assert fairly(crowded, "flood", 300).load.pending_prompt_tokens == 5000 + 100 + 200
+    assert fairly(crowded, "new", 40).load.pending_prompt_tokens == 40 + 40 + 40
+    assert fairly(crowded, "", 300) is crowded
+    alone = route(load=DecodeLoad(pending_prompt_tokens=9))
+    assert fairly(alone, "own", 300) is alone

@@ -37,12 +37,14 @@ def hold(ladder: Ladder, crowding: float, now: int, for_ns: int, refused: int = 
 
 def test_crowding_lifts_to_deferring_and_no_further() -> None:
     ladder = Ladder()
-    now = hold(ladder, 0.3, 0, FALL_NS)
+    now = hold(ladder, 0.15, 0, FALL_NS)
     assert (ladder.rung, ladder.trigger, ladder.changes) == (Rung.NORMAL, Trigger.NONE, 0)
-    now = hold(ladder, 0.5, now, RISE_NS + 10 * MS)
-    assert (ladder.rung, ladder.trigger) == (Rung.SMALLER, Trigger.CROWDED)
+    now = hold(ladder, 0.3, now, 10 * RISE_NS)
+    assert (ladder.rung, ladder.trigger) == (Rung.PLAIN, Trigger.CROWDED)
+    now = hold(ladder, 0.5, now, 10 * RISE_NS)
+    assert ladder.rung == Rung.SMALLER
     now = hold(ladder, 5.0, now, 10 * RISE_NS)
-    assert (ladder.rung, ladder.changes) == (Rung.DEFER, 2)
+    assert (ladder.rung, ladder.changes) == (Rung.DEFER, 3)
     assert ladder.crowding == pytest.approx(5.0)
 
 
@@ -54,7 +56,7 @@ def test_refusals_lift_to_the_top_one_rung_at_a_time() -> None:
         now = hold(ladder, 0.0, now, 10 * MS, refused=5)
         if ladder.rung != seen[-1]:
             seen.append(ladder.rung)
-    assert seen == [Rung.NORMAL, Rung.SMALLER, Rung.DEFER, Rung.REFUSE]
+    assert seen == [Rung.NORMAL, Rung.PLAIN, Rung.SMALLER, Rung.DEFER, Rung.REFUSE]
     assert ladder.trigger == Trigger.REFUSING
 
 
@@ -68,13 +70,15 @@ def test_what_would_be_refused_by_an_idle_pool_is_no_overload() -> None:
 
 def test_down_takes_quiet_between_the_thresholds_nothing_moves() -> None:
     ladder = Ladder()
-    now = hold(ladder, 0.5, 0, 2 * RISE_NS)
+    now = hold(ladder, 0.5, 0, 10 * RISE_NS)
     # Above where it lets go of the rung, below where it asks for it.
     now = hold(ladder, 0.25, now, 3 * FALL_NS)
     assert ladder.rung == Rung.SMALLER
-    now = hold(ladder, 0.1, now, FALL_NS - 20 * MS)
+    now = hold(ladder, 0.05, now, FALL_NS - 20 * MS)
     assert ladder.rung == Rung.SMALLER
-    hold(ladder, 0.1, now, 40 * MS)
+    now = hold(ladder, 0.05, now, 40 * MS)
+    assert (ladder.rung, ladder.trigger) == (Rung.PLAIN, Trigger.CROWDED)
+    hold(ladder, 0.05, now, FALL_NS + 20 * MS)
     assert (ladder.rung, ladder.trigger) == (Rung.NORMAL, Trigger.NONE)
 
 
@@ -91,11 +95,11 @@ def test_without_traffic_refusals_are_forgotten() -> None:
 
 def test_the_deferrable_are_kept_out_with_a_time_to_come_again() -> None:
     ladder = Ladder()
-    now = hold(ladder, 0.5, 0, 2 * RISE_NS)
-    assert ladder.rung <= Rung.SMALLER
+    now = hold(ladder, 0.5, 0, 10 * RISE_NS)
+    assert ladder.rung == Rung.SMALLER
     assert ladder.newcomer(True, load(0.5), DEADLINE, now) is None
-    now = hold(ladder, 0.7, now, 2 * RISE_NS)
-    assert ladder.rung == Rung.DEFER
+    now = hold(ladder, 0.7, now, 10 * RISE_NS)
+    assert (ladder.rung, ladder.trigger) == (Rung.DEFER, Trigger.CROWDED)
     deferred = ladder.newcomer(True, load(0.7), DEADLINE, now)
     assert deferred is not None
     assert (deferred.admitted, deferred.reason) == (False, Refusal.DEFERRED)
@@ -109,23 +113,91 @@ def test_the_deferrable_are_kept_out_with_a_time_to_come_again() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 10), st.integers(1, 400)), max_size=300)
+    st.booleans(),
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 2.0), st.integers(0, 10), st.floats(0.0, 1.0), st.integers(1, 400)
+        ),
+        max_size=300,
+    ),
 )
 def test_moves_are_bounded_whatever_comes(
-    steps: list[tuple[float, int, int]],
+    generates: bool,
+    steps: list[tuple[float, int, float, int]],
 ) -> None:
-    ladder = Ladder()
+    ladder = Ladder(generates=generates)
     now = 0
-    for crowding, refused, wait_ms in steps:
+    for crowding, refused, lag, wait_ms in steps:
+        ladder.lag_ns = lag * DEADLINE
         before = ladder.rung
         now += wait_ms * MS
         ladder.newcomer(False, load(crowding), DEADLINE, now)
         for place in range(10):
             ladder.answered(SENT_AWAY if place < refused else LET_IN)
-        rungs = list(Rung)
+        rungs = ladder.rungs
         assert abs(rungs.index(ladder.rung) - rungs.index(before)) <= 1
-    # A way down takes its time, and every way up but three was a way down before.
+    # A way down takes its time, and every way up but those to the top was a way down before.
     assert ladder.changes <= 2 * (now // FALL_NS) + len(Rung) - 1
+
+
+def test_optional_work_stops_first_and_is_counted() -> None:
+    ladder = Ladder()
+    assert ladder.optional_work_allowed()
+    now = hold(ladder, 0.25, 0, 4 * RISE_NS)
+    assert ladder.rung == Rung.PLAIN
+    assert not ladder.optional_work_allowed()
+    assert ladder.stopped == 1
+    assert ladder.newcomer(True, load(0.25), DEADLINE, now) is None
+
+
+def test_answers_are_cut_on_the_second_rung_where_that_is_declared() -> None:
+    ladder = Ladder(generates=True)
+    assert ladder.shortened(500, 64) == 500
+    hold(ladder, 0.3, 0, 6 * RISE_NS)
+    assert ladder.rung == Rung.SHORTER
+    assert [ladder.shortened(asked, 64) for asked in (500, 0, 64, 8)] == [64, 64, 64, 8]
+    assert ladder.shortened(500, 0) == 500
+    assert ladder.cut == 2
+
+
+def test_while_the_loop_lags_nobody_is_let_in() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.0, 0, 2 * RISE_NS)
+    ladder.lag_ns = 0.3 * DEADLINE
+    now = hold(ladder, 0.0, now, 3 * RISE_NS)
+    assert Rung.NORMAL < ladder.rung < Rung.PROTECT
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now) is None
+    now = hold(ladder, 0.0, now, 10 * RISE_NS)
+    assert (ladder.rung, ladder.trigger) == (Rung.PROTECT, Trigger.STRAINED)
+    kept_out = ladder.newcomer(False, load(0.0), DEADLINE, now)
+    assert kept_out is not None
+    assert (kept_out.reason, kept_out.retry_after_ms) == (Refusal.PROTECTING, 500)
+    # The level stays for a while, its effect ends with what caused it.
+    ladder.lag_ns = 0.1 * DEADLINE
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now) is None
+    assert ladder.rung == Rung.PROTECT
+    assert ladder.protected > 1
+
+
+def test_a_sudden_lag_is_met_at_once() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.0, 0, 2 * RISE_NS)
+    ladder.lag_ns = 0.6 * DEADLINE
+    kept_out = ladder.newcomer(False, load(0.0), DEADLINE, now)
+    assert kept_out is not None and kept_out.reason == Refusal.PROTECTING
+    assert ladder.rung == Rung.NORMAL
+    ladder.lag_ns = 0.35 * DEADLINE
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now) is None
+
+
+def test_an_arena_counts_from_where_it_fills_up() -> None:
+    ladder = Ladder(generates=True)
+    ladder.arena = 0.8
+    assert ladder.strain <= 0.0
+    ladder.arena = 0.97
+    assert ladder.strain == pytest.approx(1.0)
+    hold(ladder, 0.0, 0, 20 * RISE_NS)
+    assert ladder.rung == Rung.PROTECT
 
 
 def crowded(made: Scheduler, klass: RequestClass, at_ms: int) -> Admission:

@@ -17,7 +17,10 @@ from worker.models.evaluate import ragged_feeds
 from worker.models.manifest import load_manifest
 from worker.models.synthetic import (
     ELEMENT_TYPES,
+    HEAVY_WORD,
+    Pace,
     build_identity,
+    build_paced,
     build_padded,
     build_slow,
     build_synthetic,
@@ -83,6 +86,24 @@ def test_evidence_orders_the_variants_and_is_measured(repository: Path, tiny: Se
     guesses = tiny.run(ragged_feeds(rows))["logits"].argmax(axis=1)
     right = sum(int(g) == label for g, (_, label) in zip(guesses, population, strict=True))
     assert right / len(population) == better.quality[0].value
+
+
+def test_paced_variants_answer_alike_and_have_the_quality_they_are_given(tmp_path: Path) -> None:
+    paces = {"whole": Pace(50, per_token=3, per_heavy=40), "less": Pace(1)}
+    qualities = {"whole": 0.92, "less": 0.86}
+    folder = build_paced(tmp_path, "paced", paces, qualities, max_tokens=64)
+    found = {each.name: each.quality[0].value for each in load_manifest(folder).variants}
+    assert found == qualities
+    heavy = vocabulary()[HEAVY_WORD]
+    rows = [[2, heavy, heavy, 3], [2, 7, 3]]
+    expected = [reference_logits(tiny_weights(seed=1, layers=1, max_tokens=64), r) for r in rows]
+    for name in paces:
+        session = Session(folder / f"{name}.onnx")
+        logits = session.run(ragged_feeds(rows))["logits"]
+        np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=0)
+    before = load_manifest(folder).digest
+    build_paced(tmp_path, "paced", paces, qualities | {"less": 0.83}, max_tokens=64)
+    assert load_manifest(folder).digest != before
 
 
 def test_building_twice_gives_the_same_identity(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""How late the event loop is: what every call waits before anybody looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+EVERY_NS = 20_000_000
+# Long enough that one stall is no trend, short enough to see a backlog before it costs deadlines.
+_MEMORY_NS = 50_000_000.0
+
+
+def smoothed(lag_ns: float, late_ns: float, since_ns: float) -> float:
+    """The lag after a look that came `late_ns` too late, `since_ns` after the one before.
+
+    `lag += (1 - exp(-since / 50 ms)) (late - lag)`.
+    """
+    return lag_ns + -math.expm1(-since_ns / _MEMORY_NS) * (late_ns - lag_ns)
+
+
+class LoopLag:
+    """Looks at the clock fifty times a second and tells `tell` the smoothed lag in ns."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ns: Callable[[], int],
+        tell: Callable[[float], None],
+    ) -> None:
+        self._loop = loop
+        self._now_ns = now_ns
+        self._tell = tell
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked_ns = 0
+        self.lag_ns = 0.0
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._looked_ns = self._now_ns()
+        self._timer = self._loop.call_later(EVERY_NS / 1e9, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        now = self._now_ns()
+        since = now - self._looked_ns
+        self.lag_ns = smoothed(self.lag_ns, max(0, since - EVERY_NS), since)
+        self._looked_ns = now
+        self._tell(self.lag_ns)
+        self._timer = self._loop.call_later(EVERY_NS / 1e9, self._look)
