@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from bench.drill.scene import COMPACT, FULL, MODEL, SURPRISE, TOKENS
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
 
 _PROBE_ITERATIONS = 20_000
-_PROBE_RUNS = 5
+_PROBE_RUNS = 15
 _MOST_TOKENS = 128
 
 
@@ -58,23 +60,33 @@ def table(fixture: Fixture, compact_quality: float) -> VariantTable:
     return VariantTable.build(candidates, resolution=0.002)
 
 
-def iteration_ms(folder: Path) -> float:
-    """CPU time of one iteration of paced work on this machine: the least of some runs."""
+def iteration_ms(folder: Path, at_once: int = 1) -> float:
+    """CPU time of one iteration of paced work on this machine, `at_once` running side by side.
+
+    The middle of some runs: cores that work at the same time are slower than one that works alone,
+    and the drill's workers do.
+    """
     from worker.engine import Session
     from worker.models.synthetic import Pace, build_paced
 
     probe = build_paced(folder, "probe", {"probe": Pace(_PROBE_ITERATIONS)}, {"probe": 0.5})
-    session = Session(probe / "probe.onnx")
     feeds: dict[str, NDArray[Any]] = {
         "input_ids": np.zeros(4, np.int64),
         "row_offsets": np.array([0, 4], np.int32),
     }
-    times = []
-    for _ in range(_PROBE_RUNS):
-        before = time.thread_time_ns()
-        session.run(feeds)
-        times.append(time.thread_time_ns() - before)
-    return min(times) / 1e6 / _PROBE_ITERATIONS
+
+    def measure(session: Session) -> list[int]:
+        times = []
+        for _ in range(_PROBE_RUNS):
+            before = time.thread_time_ns()
+            session.run(feeds)
+            times.append(time.thread_time_ns() - before)
+        return times
+
+    sessions = [Session(probe / "probe.onnx") for _ in range(at_once)]
+    with ThreadPoolExecutor(at_once) as pool:
+        times = [each for found in pool.map(measure, sessions) for each in found]
+    return median(times) / 1e6 / _PROBE_ITERATIONS
 
 
 def build(repository: Path, fixture: Fixture, each_ms: float, compact_quality: float) -> Path:

@@ -30,9 +30,9 @@ class DrillSettings:
     """
 
     workers: int
-    time: float = 0.1
-    seconds: float = 6.0
-    deadline_ms: float = 500.0
+    time: float = 0.3
+    seconds: float = 4.0
+    deadline_ms: float = 1000.0
     only: tuple[str, ...] = ()
     live: bool = True
 
@@ -80,7 +80,8 @@ def drill(
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orchid-drill-")))
         notify("measuring this machine")
-        stage = _Stage(base, fixture, settings, iteration_ms(base / "probe"))
+        each_ms = iteration_ms(base / "probe", settings.workers)
+        stage = _Stage(base, fixture, settings, each_ms)
         stack.enter_context(stage.cluster)
         notify("starting the cluster")
         stage.cluster.wait_ready(timeout_s=_READY_S)

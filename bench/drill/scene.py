@@ -73,6 +73,18 @@ class Figures:
     p99_ms: float
 
 
+# The lowest quality where nobody was answered.
+NO_ANSWER = 1.0
+# What live and simulated figures are compared by.
+CPU = "CPU"
+SHARES = ("on time", "refused")
+
+
+def everybody(ask: Ask) -> bool:
+    """Requests of all."""
+    return True
+
+
 Judge = Callable[["Scene", Sequence[Answered], Sequence[Answered]], list[Check]]
 
 
@@ -81,6 +93,7 @@ class Scene:
     """Requests of some seconds, and what happens meanwhile.
 
     `compact_quality` is the compact variant's evidence. `loses_at_s` above 0 kills a worker then.
+    `agree` is on which figures of `agree_of`'s requests the simulator must agree with the cluster.
     """
 
     name: str
@@ -90,12 +103,14 @@ class Scene:
     compact_quality: float
     judge: Judge
     loses_at_s: float = 0.0
+    agree: tuple[str, ...] = (CPU, *SHARES)
+    agree_of: Callable[[Ask], bool] = everybody
 
 
 def figures(
     answered: Sequence[Answered],
     seconds: float,
-    of: Callable[[Ask], bool] = lambda ask: True,
+    of: Callable[[Ask], bool] = everybody,
 ) -> Figures:
     """The figures of those requests that count."""
     mine = [each for each in answered if of(each.ask)]
@@ -110,7 +125,7 @@ def figures(
         lost=sum(each.ending == LOST for each in mine),
         cpu_ms_per_s=sum(each.cpu_ms for each in mine) / seconds,
         compact_share=sum(each.variant == COMPACT for each in good) / max(1, len(good)),
-        lowest_quality=min((each.quality for each in good), default=1.0),
+        lowest_quality=min((each.quality for each in good), default=NO_ANSWER),
         p99_ms=took[math.ceil(0.99 * len(took)) - 1] if took else 0.0,
     )
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from bench.drill.arithmetic import FIXTURE, Fixture
 from bench.drill.scene import (
     COMPACT,
+    CPU,
     ELIGIBLE,
     FLOOD,
     FULL,
+    NO_ANSWER,
+    SHARES,
     STEADY,
     STRICT,
     Answered,
@@ -21,6 +24,7 @@ from bench.drill.scene import (
     Pin,
     Scene,
     asks_of,
+    everybody,
     figures,
     flooding,
 )
@@ -46,8 +50,12 @@ def scenes(fixture: Fixture, seconds: float) -> list[Scene]:
         judge: Judge,
         compact_quality: float = fixture.compact_quality,
         loses_at_s: float = 0.0,
+        agree: tuple[str, ...] = (CPU, *SHARES),
+        agree_of: Callable[[Ask], bool] = everybody,
     ) -> Scene:
-        return Scene(name, tells, asks, seconds, compact_quality, judge, loses_at_s)
+        return Scene(
+            name, tells, asks, seconds, compact_quality, judge, loses_at_s, agree, agree_of
+        )
 
     def asks(factor: float, pin: Pin, heavy_every: int = 0) -> tuple[Ask, ...]:
         return asks_of(fixture, seconds, Load(factor, pin, heavy_every))
@@ -77,7 +85,8 @@ def scenes(fixture: Fixture, seconds: float) -> list[Scene]:
             "chosen",
             "the surge, variants chosen by the control plane",
             asks(surge, Pin()),
-            _all_of(_on_time(_everybody), _floors(fixture)),
+            _all_of(_on_time(everybody), _floors(fixture)),
+            agree=SHARES,
         ),
         scene(
             "floor violated",
@@ -85,13 +94,15 @@ def scenes(fixture: Fixture, seconds: float) -> list[Scene]:
             asks(1.0, Pin(eligible=COMPACT)),
             _all_of(_no_fallback, _on_time(_of_class(STRICT)), _floors(fixture)),
             compact_quality=fixture.floor - 0.01,
+            agree=SHARES,
         ),
         scene(
             "worker lost",
             "a worker is killed after a third of the time",
             asks(1.0, Pin()),
-            _all_of(_nothing_lost, _on_time(_everybody), _floors(fixture)),
+            _all_of(_nothing_lost, _on_time(everybody), _floors(fixture)),
             loses_at_s=seconds / 3,
+            agree=SHARES,
         ),
         scene(
             "underpredicted",
@@ -103,22 +114,21 @@ def scenes(fixture: Fixture, seconds: float) -> list[Scene]:
             "alone",
             "a tenant inside its reservation, for comparison",
             steady,
-            _on_time(_everybody),
+            _on_time(everybody),
+            agree=SHARES,
         ),
         scene(
             "flood",
             f"beside it {_FLOOD_TIMES:g} times the other tenant's share, long requests all",
             tuple(sorted(beside, key=lambda ask: ask.at_ns)),
             _isolated,
+            agree=SHARES,
+            agree_of=_of_tenant(STEADY),
         ),
     ]
 
 
 # --- what must be ------------------------------------------------------------------------
-
-
-def _everybody(ask: Ask) -> bool:
-    return True
 
 
 def _of_class(klass: str) -> Callable[[Ask], bool]:
@@ -157,7 +167,7 @@ def _costs(fixture: Fixture, wanted: float, original: float, *, on_time: bool) -
                 _near(one.cpu_ms_per_s, wanted),
             ),
         ]
-        more = _on_time(_everybody)(scene, live, simulated) if on_time else []
+        more = _on_time(everybody)(scene, live, simulated) if on_time else []
         return checks + more
 
     return judge
@@ -198,14 +208,17 @@ def _floors(fixture: Fixture) -> Judge:
             Check(
                 f"lowest quality, {klass}",
                 f"at least {floor:.2f}",
-                f"{lowest[0][klass]:.2f}",
-                f"{lowest[1][klass]:.2f}",
+                *(_quality(each[klass]) for each in lowest),
                 min(each[klass] for each in lowest) >= floor,
             )
             for klass, floor in wanted.items()
         ]
 
     return judge
+
+
+def _quality(lowest: float) -> str:
+    return f"{lowest:.2f}" if lowest < NO_ANSWER else "no answer"
 
 
 def _no_fallback(
@@ -255,14 +268,20 @@ def _isolated(scene: Scene, live: Sequence[Answered], simulated: Sequence[Answer
 
 
 def agreement(scene: Scene, live: Sequence[Answered], simulated: Sequence[Answered]) -> Check:
-    """The simulator says what the cluster does: CPU time and shares within 5 %."""
-    one, other = figures(live, scene.seconds), figures(simulated, scene.seconds)
+    """The simulator says what the cluster does, within 5 %.
+
+    Not of CPU time where variants are chosen: how crowded it is decides between them, and the
+    simulated workers have to themselves the cores that here the control plane and the drill share.
+    Nor where cores are idle most of the time: a request costs more there than the steady work that
+    the model was measured by.
+    """
+    one, other = (figures(each, scene.seconds, scene.agree_of) for each in (live, simulated))
     apart = {
-        "CPU": one.cpu_ms_per_s / max(1e-9, other.cpu_ms_per_s) - 1.0,
+        CPU: one.cpu_ms_per_s / max(1e-9, other.cpu_ms_per_s) - 1.0,
         "on time": one.on_time - other.on_time,
         "refused": one.refused - other.refused,
     }
-    worst = max(apart, key=lambda name: abs(apart[name]))
+    worst = max(scene.agree, key=lambda name: abs(apart[name]))
     return Check(
         "live against simulated",
         f"within {NEAR:.0%}",

@@ -22,11 +22,11 @@ def drill(
     workers: Annotated[
         int | None, typer.Option(min=2, help="Workers. Default: as many as cores, at least 2.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of each scene.")] = 6.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of each scene.")] = 4.0,
     scale: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Requests take this part of the fixture's.")
     ] = 0.1,
-    deadline_ms: Annotated[float, typer.Option(min=10.0, help="Deadline of requests.")] = 500.0,
+    deadline_ms: Annotated[float, typer.Option(min=10.0, help="Deadline of requests.")] = 1000.0,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Play the simulated side alone.")
     ] = False,
