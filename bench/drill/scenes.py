@@ -208,7 +208,8 @@ def _floors(fixture: Fixture) -> Judge:
             Check(
                 f"lowest quality, {klass}",
                 f"at least {floor:.2f}",
-                *(_quality(each[klass]) for each in lowest),
+                _quality(lowest[0][klass]),
+                _quality(lowest[1][klass]),
                 min(each[klass] for each in lowest) >= floor,
             )
             for klass, floor in wanted.items()
