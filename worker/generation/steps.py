@@ -26,7 +26,7 @@ from worker.scheduling.records import Ended, Reason, Step
 log = logging.getLogger(__name__)
 
 # A piece of an answer waits for the next while that takes no more than this part of the token
-# target, and no longer than a reader sees: a message costs as much CPU as choosing its token.
+# target, and no longer than a reader sees: every message costs CPU on each hop.
 _HELD_SHARE: Final = 0.5
 _LONGEST_HELD_NS: Final = 25_000_000
 
