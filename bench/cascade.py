@@ -174,7 +174,7 @@ def _stage(
     if calibration is None or name not in fitting.logits or name not in testing.logits:
         return None
     profile = file.variants[name].profile
-    fit = Fit(calibration.temperature, calibration.biases)
+    fit = Fit(calibration.temperature, calibration.beta)
     return Stage(
         name,
         testing.logits[name].argmax(axis=1) == testing.labels,
@@ -202,7 +202,7 @@ def _stage_point(stage: Stage, unit: float, testing: Recorded) -> dict[str, Any]
         "cost": float(stage.costs_us.mean()) / unit,
         "accuracy": float(stage.right.mean()),
         "temperature": stage.calibration.temperature,
-        "biases": list(stage.calibration.biases),
+        "beta": list(stage.calibration.beta),
         "error": calibration_error(stage.tested, stage.right),
         "error_before": calibration_error(plain, stage.right),
         "error_by_chance": error_by_chance(stage.tested, 0.5),

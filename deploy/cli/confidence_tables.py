@@ -72,7 +72,7 @@ def _table(manifest: Manifest) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     for heading in ("variant", "population"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("temp.", "biases", "error", "n", "asks", "gain"):
+    for heading in ("temp.", "map", "error", "n", "asks", "gain"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("best", no_wrap=True)
     for variant in manifest.variants:
@@ -83,7 +83,7 @@ def _table(manifest: Manifest) -> Table:
                 variant.name,
                 item.population,
                 f"{item.temperature:.2f}",
-                " ".join(f"{bias:+.2f}" for bias in item.biases),
+                " ".join(f"{number:.1f}" for number in item.beta),
                 f"{item.error:.3f}",
                 str(item.n),
                 str(len(after)),

@@ -11,15 +11,17 @@ from itertools import pairwise
 from pydantic import ConfigDict
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
+# Numbers are kept to six digits.
+_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What makes a variant's confidence on a population the chance that its answer is right.
 
-    With q the largest of ``softmax(logits / temperature)`` and k the class of the largest
-    logit, ``confidence = 1 / (1 + exp(-(ln(q / (1 - q)) + biases[k])))``; no biases are zeros.
-    Both were fitted on ``fitted_on`` items; on ``n`` others the expected calibration error is
+    With q the largest of ``softmax(logits / temperature)`` and ``beta`` the numbers a, b, c,
+    ``confidence = 1 / (1 + exp(-(a ln q - b ln(1 - q) + c)))``; none are 1, 1, 0, and then it is q.
+    All were fitted on ``fitted_on`` items; on ``n`` others the expected calibration error is
     ``error`` (0 to 1).
     """
 
@@ -30,7 +32,7 @@ class Calibration:
     error: float
     fitted_on: int
     n: int
-    biases: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,19 @@ def calibration_faults(calibration: Calibration, classes: int) -> list[str]:
     """Return what is wrong with a calibration of a variant with so many classes."""
     found = []
     where = f"calibration on {calibration.population!r}"
-    numbers = (calibration.temperature, calibration.error, *calibration.biases)
+    numbers = (calibration.temperature, calibration.error, *calibration.beta)
     if not all(map(math.isfinite, numbers)) or calibration.temperature <= 0.0:
         found.append(f"{where}: temperature must be above 0, and every number finite")
     if not 0.0 <= calibration.error <= 1.0:
         found.append(f"{where}: error must lie between 0 and 1")
     if min(calibration.fitted_on, calibration.n) < 1:
         found.append(f"{where}: items must be at least 1")
-    if len(calibration.biases) not in (0, classes):
-        found.append(f"{where}: {len(calibration.biases)} biases for {classes} classes")
+    if len(calibration.beta) not in (0, 3):
+        found.append(f"{where}: {len(calibration.beta)} numbers of a beta map, expected 3 or none")
+    elif calibration.beta:
+        a, b, _ = calibration.beta
+        if b < 0.0 or a * (classes - 1) + b < -_ROUNDING:
+            found.append(f"{where}: confidence must not fall as the top probability grows")
     return found
 
 

@@ -1,7 +1,7 @@
 """Fits how sure a classifier is of an answer, and what a more accurate one would gain on it.
 
-A network's top probability is not the chance that it is right. A temperature makes it one
-(Guo et al. 2017), where need be with a bias for each class that was answered; how near it
+A network's top probability is not the chance that it is right. A temperature brings it near
+(Guo et al. 2017), and where need be a beta map on top of that (Kull et al. 2017); how near it
 comes is the calibration error. What escalation gains is the difference of two variants'
 chances to be right, given the cheaper one's confidence: few items say little about a single
 confidence, but the gain can only fall as confidence grows, so it is fitted as a falling step
@@ -29,10 +29,11 @@ FEWEST_ITEMS = 500
 # Inverse temperatures that are tried; beyond them answers are coin tosses or certainties.
 _COLDEST, _HOTTEST = 1e-3, 1e3
 _HALVINGS = 60
-# Temperature and biases are fitted in turns; they settle within a few.
-_TURNS = 25
-# Log-odds of a bias are drawn from a standard normal before the data speak, and bounded.
-_LARGEST_BIAS = 10.0
+# Before the data speak, numbers of a beta map are normal around the identity with variance 100;
+# where all answers are right or wrong, nothing else would hold them.
+_RIDGE = 0.01
+_NEWTON_STEPS, _SHORTEST_STEP = 50, 1e-4
+_IDENTITY = (1.0, 1.0, 0.0)
 _ERROR_BINS = 15
 _DRAWS = 400
 # Steps before neighbours are merged: about forty items each in the smallest sample.
@@ -42,32 +43,44 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A temperature and a bias for each class in log-odds; none where they do not pay."""
+    """A temperature and the numbers a, b, c of a beta map, or none for the identity.
+
+    With q the largest of ``softmax(logits / temperature)`` the chance to be right is
+    ``1 / (1 + exp(-(a ln q - b ln(1 - q) + c)))``, which never falls as q grows.
+    """
 
     temperature: float
-    biases: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
 
     def confidences(self, logits: Logits) -> Floats:
         """Return the chance of each of N answers to be right, from logits [N, classes]."""
-        scores = log_odds(logits, self.temperature)
-        if self.biases:
-            scores = scores + np.asarray(self.biases)[np.asarray(logits).argmax(axis=1)]
-        return _logistic(scores)
+        return _logistic(self.scores(logits))
+
+    def scores(self, logits: Logits) -> Floats:
+        """Return the log-odds of the same, [N]."""
+        odds = log_odds(logits, self.temperature)
+        if not self.beta:
+            return odds
+        a, b, c = self.beta
+        result: Floats = a * _log_top(odds) + b * _log_others(odds) + c
+        return result
 
 
 def fit_confidence(logits: Logits, labels: Labels) -> Fit:
     """Return the map from logits [N, classes] to confidence that N labelled items speak for.
 
-    Biases are taken where they raise the log-likelihood of right and wrong answers by more than
-    their number (Akaike 1974). Raises ValueError for fewer than ``FEWEST_ITEMS`` items, fewer
-    than two classes or no finite numbers.
+    A beta map is taken where it raises the log-likelihood of right and wrong answers by more than
+    the number of its parameters (Akaike 1974). Raises ValueError for fewer than ``FEWEST_ITEMS``
+    items, fewer than two classes or no finite numbers.
     """
     z, at = _checked(logits, labels)
-    plain = Fit(_rounded(fit_temperature(z, at)))
     right = z.argmax(axis=1) == at
-    biased = _fit_biases(z, right, plain.temperature)
-    saved = _log_loss(z, right, plain) - _log_loss(z, right, biased)
-    return biased if saved > len(biased.biases) else plain
+    plain = Fit(_rounded(fit_temperature(z, at)))
+    odds = log_odds(z, plain.temperature)
+    beta, parameters = _fit_beta(odds, right, z.shape[1])
+    mapped = Fit(plain.temperature, beta)
+    saved = _log_loss(plain.scores(z), right) - _log_loss(mapped.scores(z), right)
+    return mapped if saved > parameters else plain
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> float:
@@ -193,46 +206,63 @@ class _Step:
         )
 
 
-def _fit_biases(z: Floats, right: Rights, temperature: float) -> Fit:
-    """Return temperature and biases of the least log loss, each fitted in turn beside the other."""
-    answered, classes = z.argmax(axis=1), z.shape[1]
-    biases = np.zeros(classes)
-    for _ in range(_TURNS):
-        scores = log_odds(z, temperature)
-        for label in range(classes):
-            mine = answered == label
-            biases[label] = _bias(scores[mine], right[mine])
-        temperature = _cooled(z, right, temperature, biases)
-    return Fit(_rounded(temperature), tuple(_rounded(bias) for bias in biases))
+def _fit_beta(odds: Floats, right: Rights, classes: int) -> tuple[tuple[float, ...], int]:
+    """Return the beta map of the least log loss that never falls, and its number of parameters.
+
+    The map rises on all q from 1 / K on, the least that the largest of K probabilities can be, when
+    ``b >= 0`` and ``a (K - 1) + b >= 0``; otherwise the best one on the border of that is taken.
+    """
+    near, far, ones = _log_top(odds), _log_others(odds), np.ones_like(odds)
+    a, b, c = _regress(np.stack([near, far, ones], axis=1), right, _IDENTITY)
+    if b >= 0.0 and a * (classes - 1) + b >= 0.0:
+        return (_rounded(a), _rounded(b), _rounded(c)), len(_IDENTITY)
+    border = far - near / (classes - 1)
+    slope, c = _regress(np.stack([border, ones], axis=1), right, (1.0, 0.0))
+    if slope < 0.0:
+        # The less sure are the more often right: all that is known is how often.
+        slope = 0.0
+        (c,) = _regress(ones[:, None], right, (0.0,))
+    return (_rounded(-slope / (classes - 1)), _rounded(slope), _rounded(c)), 2
 
 
-def _bias(scores: Floats, right: Rights) -> float:
-    """Return the zero of the slope ``sum(logistic(score + b) - right) + b``."""
-    low, high, wanted = -_LARGEST_BIAS, _LARGEST_BIAS, float(right.sum())
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        slope = float(_logistic(scores + middle).sum()) - wanted + middle
-        low, high = (low, middle) if slope > 0.0 else (middle, high)
-    return (low + high) / 2.0
+def _regress(features: Floats, right: Rights, prior: Sequence[float]) -> list[float]:
+    """Return the weights of a logistic regression, by Newton's method with halved steps."""
+    origin = np.array(prior, np.float64)
+    weights = origin.copy()
+
+    def loss(at: Floats) -> float:
+        return _log_loss(features @ at, right) + _RIDGE / 2.0 * float(((at - origin) ** 2).sum())
+
+    lowest = loss(weights)
+    for _ in range(_NEWTON_STEPS):
+        chance = _logistic(features @ weights)
+        slope = features.T @ (chance - right) + _RIDGE * (weights - origin)
+        bend = (features * (chance * (1.0 - chance))[:, None]).T @ features
+        step = np.linalg.solve(bend + _RIDGE * np.eye(len(origin)), slope)
+        share = 1.0
+        while loss(weights - share * step) > lowest and share > _SHORTEST_STEP:
+            share /= 2.0
+        weights = weights - share * step
+        before, lowest = lowest, loss(weights)
+        if before - lowest < 1e-9:
+            break
+    return [float(weight) for weight in weights]
 
 
-def _cooled(z: Floats, right: Rights, temperature: float, biases: Floats) -> float:
-    """Return the temperature of the least log loss within a factor of two, by thirds."""
-    given = tuple(biases.tolist())
-    low = float(np.log(max(temperature / 2.0, 1.0 / _HOTTEST)))
-    high = float(np.log(min(temperature * 2.0, 1.0 / _COLDEST)))
-    for _ in range(_HALVINGS // 2):
-        left, there = low + (high - low) / 3.0, high - (high - low) / 3.0
-        losses = [_log_loss(z, right, Fit(float(np.exp(at)), given)) for at in (left, there)]
-        low, high = (low, there) if losses[0] < losses[1] else (left, high)
-    return float(np.exp((low + high) / 2.0))
+def _log_top(odds: Floats) -> Floats:
+    """Return ln q, given ln(q / (1 - q))."""
+    result: Floats = -np.logaddexp(0.0, -odds)
+    return result
 
 
-def _log_loss(z: Floats, right: Rights, fit: Fit) -> float:
+def _log_others(odds: Floats) -> Floats:
+    """Return -ln(1 - q), given ln(q / (1 - q))."""
+    result: Floats = np.logaddexp(0.0, odds)
+    return result
+
+
+def _log_loss(scores: Floats, right: Rights) -> float:
     """Return minus the log-likelihood of which answers are right, summed over the items."""
-    scores = log_odds(z, fit.temperature)
-    if fit.biases:
-        scores = scores + np.asarray(fit.biases)[z.argmax(axis=1)]
     return float(np.logaddexp(0.0, np.where(right, -scores, scores)).sum())
 
 

@@ -57,7 +57,7 @@ def confidence_evidence(
 ) -> dict[str, ConfidenceEvidence]:
     """Return the confidence evidence of every variant of both samples.
 
-    Temperatures, biases and gains are fitted on ``fitting``; ``testing`` gives calibration
+    Temperatures, beta maps and gains are fitted on ``fitting``; ``testing`` gives calibration
     errors and decides what is supported. There is an escalation to each variant that is surely
     more accurate (95 %, paired, on all items). Raises ValueError when `too_few` says why, or when
     logits are not finite.
@@ -81,7 +81,7 @@ def _evidence(
         error=round(error, 6),
         fitted_on=len(fitting),
         n=len(testing),
-        biases=fit.biases,
+        beta=fit.beta,
     )
     off = _off(tested, error)
     escalations = []

@@ -27,7 +27,7 @@ def calibration_to(calibration: Calibration) -> common_pb2.Calibration:
         error=calibration.error,
         fitted_on=calibration.fitted_on,
         n=calibration.n,
-        biases=calibration.biases,
+        beta=calibration.beta,
     )
 
 

@@ -286,8 +286,8 @@ Global___QualityEvidence: _TypeAlias = QualityEvidence  # noqa: Y015
 @_typing.final
 class Calibration(_message.Message):
     """What makes a variant's confidence the chance that its answer is right: with q the largest of
-    softmax(logits / temperature) and k the class of the largest logit,
-    confidence = 1 / (1 + exp(-(ln(q / (1 - q)) + biases[k]))).
+    softmax(logits / temperature) and a, b, c the numbers of `beta`,
+    confidence = 1 / (1 + exp(-(a ln q - b ln(1 - q) + c))), which does not fall as q grows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -297,17 +297,17 @@ class Calibration(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     FITTED_ON_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
-    BIASES_FIELD_NUMBER: _builtins.int
+    BETA_FIELD_NUMBER: _builtins.int
     population: _builtins.str
     temperature: _builtins.float
-    """Positive; fitted, with the biases, on `fitted_on` items."""
+    """Positive; fitted, with beta, on `fitted_on` items."""
     error: _builtins.float
     """Expected calibration error on `n` other items, 0 to 1."""
     fitted_on: _builtins.int
     n: _builtins.int
     @_builtins.property
-    def biases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One a class, in log-odds; empty is 0 for all."""
+    def beta(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Three, or none: 1, 1, 0."""
 
     def __init__(
         self,
@@ -317,11 +317,11 @@ class Calibration(_message.Message):
         error: _builtins.float = ...,
         fitted_on: _builtins.int = ...,
         n: _builtins.int = ...,
-        biases: _abc.Iterable[_builtins.float] | None = ...,
+        beta: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["biases", b"biases", "error", b"error", "fitted_on", b"fitted_on", "n", b"n", "population", b"population", "temperature", b"temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beta", b"beta", "error", b"error", "fitted_on", b"fitted_on", "n", b"n", "population", b"population", "temperature", b"temperature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,7 +14,7 @@ from worker.models.calibration import (
     escalation_faults,
 )
 
-CALIBRATION = Calibration("p", 1.5, 0.01, 600, 700, (0.1, -0.1))
+CALIBRATION = Calibration("p", 1.5, 0.01, 600, 700, (-1.5, 1.5, -2.0))
 ESCALATION = Escalation("p", "big", (0.0, 0.7), (0.3, -0.01), (100, 500), (0.6, 0.97))
 
 
@@ -26,7 +26,7 @@ def test_the_step_of_a_confidence_tells_its_gain() -> None:
 
 def test_sound_evidence_has_no_fault() -> None:
     assert calibration_faults(CALIBRATION, 2) == []
-    assert calibration_faults(replace(CALIBRATION, biases=()), 3) == []
+    assert calibration_faults(replace(CALIBRATION, beta=()), 3) == []
     assert escalation_faults(ESCALATION, "small", ["small", "big"]) == []
     assert escalation_faults(Escalation("p", "big", refused="no"), "small", ["small", "big"]) == []
 
@@ -36,10 +36,12 @@ def test_sound_evidence_has_no_fault() -> None:
     [
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": float("inf")}, "finite"),
-        ({"biases": (0.0, float("nan"))}, "finite"),
+        ({"beta": (0.0, 1.0, float("nan"))}, "finite"),
         ({"error": 1.5}, "error"),
         ({"n": 0}, "items"),
-        ({"biases": (0.1,)}, "1 biases for 2 classes"),
+        ({"beta": (0.1,)}, "1 numbers"),
+        ({"beta": (1.0, -0.1, 0.0)}, "must not fall"),
+        ({"beta": (-1.6, 1.5, 0.0)}, "must not fall"),
     ],
 )
 def test_faults_of_a_calibration_are_named(change: dict[str, Any], fault: str) -> None:

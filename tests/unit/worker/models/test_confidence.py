@@ -1,4 +1,4 @@
-"""Temperatures, biases, calibration errors and gains against data with known answers."""
+"""Temperatures, beta maps, calibration errors and gains against data with known answers."""
 
 from __future__ import annotations
 
@@ -43,30 +43,42 @@ def test_a_temperature_mends_the_calibration_error() -> None:
     logits, labels = drawn(20_000, 4.0)
     right = logits.argmax(axis=1) == labels
     fit = fit_confidence(logits, labels)
-    assert fit.biases == ()
+    assert fit.beta == ()
     assert calibration_error(Fit(1.0).confidences(logits), right) > 0.15
     assert calibration_error(fit.confidences(logits), right) < 0.015
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_biases_are_taken_where_classes_differ_in_how_often_they_are_right(classes: int) -> None:
-    logits, labels = drawn(6000, 2.0, classes=classes)
-    # Answers of class 0 are too sure: the labels were drawn as if their logit were lower.
-    shifted = logits.copy()
-    shifted[:, 0] += 2.0
-    answered = shifted.argmax(axis=1)
-    right = answered == labels
-    fit = fit_confidence(shifted, labels)
-    plain = Fit(fit_temperature(shifted, labels))
-    assert len(fit.biases) == classes
-    assert fit.biases[0] < min(fit.biases[1:])
-    for label in range(classes):
-        mine = answered == label
-        apart = [
-            abs(float((each.confidences(shifted) - right)[mine].mean())) for each in (plain, fit)
-        ]
-        assert apart[1] < 0.01
-        assert apart[1] < apart[0]
+@pytest.mark.parametrize("truth", [(2.0, 0.6, 0.3), (-1.0, 2.0, -1.5)])
+def test_a_beta_map_is_taken_where_a_temperature_does_not_do(
+    classes: int, truth: tuple[float, float, float]
+) -> None:
+    logits, _ = drawn(20_000, 1.5, classes=classes)
+    generator = np.random.default_rng(8)
+    right = generator.random(len(logits)) < Fit(1.0, truth).confidences(logits)
+    labels = np.where(right, logits.argmax(axis=1), logits.argmin(axis=1))
+    fit = fit_confidence(logits, labels)
+    assert len(fit.beta) == 3
+    plain = Fit(fit_temperature(logits, labels))
+    error = calibration_error(fit.confidences(logits), right)
+    assert error < 0.012
+    assert error < calibration_error(plain.confidences(logits), right)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4))
+def test_confidence_never_falls_as_the_top_probability_grows(seed: int, classes: int) -> None:
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0.0, 2.0, (600, classes))
+    # Right with a chance that has nothing to do with what the logits say, or falls with it.
+    sure = log_odds(logits, 1.0)
+    right = generator.random(600) < 0.5 + 0.4 * np.sin(sure * generator.normal())
+    labels = np.where(right, logits.argmax(axis=1), logits.argmin(axis=1))
+    fit = fit_confidence(logits, labels)
+    order = np.argsort(log_odds(logits, fit.temperature))
+    confidence = fit.confidences(logits)[order]
+    assert (np.diff(confidence) > -1e-3).all()
+    assert np.isfinite(confidence).all()
 
 
 def test_one_unsure_item_is_as_sure_as_the_formula_says() -> None:
@@ -74,16 +86,26 @@ def test_one_unsure_item_is_as_sure_as_the_formula_says() -> None:
     powers = np.exp(logits / 1.5)
     top = powers.max(axis=1) / powers.sum(axis=1)
     assert Fit(1.5).confidences(logits) == pytest.approx(top)
-    biased = Fit(1.5, (0.5, 0.0, -0.5)).confidences(logits)
-    odds = top / (1 - top) * np.exp([0.5, -0.5])
-    assert biased == pytest.approx(odds / (1 + odds))
+    assert Fit(1.5, (1.0, 1.0, 0.0)).confidences(logits) == pytest.approx(top)
+    scores = -0.5 * np.log(top) - 2.0 * np.log(1 - top) - 1.5
+    mapped = Fit(1.5, (-0.5, 2.0, -1.5)).confidences(logits)
+    assert mapped == pytest.approx(1 / (1 + np.exp(-scores)))
+
+
+def test_answers_that_are_all_right_or_all_wrong_keep_the_map_finite() -> None:
+    logits, _ = drawn(600, 1.0)
+    for labels in (logits.argmax(axis=1), logits.argmin(axis=1)):
+        fit = fit_confidence(logits, labels)
+        confidence = fit.confidences(logits)
+        assert np.isfinite([fit.temperature, *fit.beta, *confidence]).all()
+        assert abs(float(confidence.mean()) - float(labels[0] == logits[0].argmax())) < 0.1
 
 
 def test_the_surest_answers_keep_their_order_and_stay_finite() -> None:
     logits = np.array([[50.0, 0.0], [500.0, 0.0], [1e6, 0.0]])
     odds = log_odds(logits, 1.0)
     assert odds.tolist() == sorted(set(odds.tolist()))
-    assert np.isfinite(Fit(1e-3, (0.1, 0.1)).confidences(logits)).all()
+    assert np.isfinite(Fit(1e-3, (-1.5, 1.5, 0.1)).confidences(logits)).all()
 
 
 def test_the_calibration_error_of_answers_that_are_always_sure_is_their_share_wrong() -> None:

@@ -147,7 +147,7 @@ def test_confidence_evidence_is_part_of_the_identity_and_reads_back(folder: Path
     first, second = manifest.variants
     calibrated = replace(
         second,
-        calibrations=(Calibration("p", 1.25, 0.01, 600, 700, (0.5, -0.5)),),
+        calibrations=(Calibration("p", 1.25, 0.01, 600, 700, (-1.5, 1.5, -2.0)),),
         escalations=(
             Escalation("p", "tiny-a", (0.0, 0.8), (0.2, 0.0), (300, 300), (0.6, 0.9)),
             Escalation("q", "tiny-a", refused="too far off"),
@@ -175,7 +175,7 @@ def test_a_manifest_from_before_confidence_evidence_has_none(folder: Path) -> No
     ("evidence", "fault"),
     [
         ({"calibrations": (Calibration("p", 0.0, 0.0, 1, 1),)}, "temperature"),
-        ({"calibrations": (Calibration("p", 1.0, 0.0, 1, 1, (1.0,)),)}, "1 biases for 2"),
+        ({"calibrations": (Calibration("p", 1.0, 0.0, 1, 1, (1.0,)),)}, "1 numbers"),
         ({"escalations": (Escalation("p", "tiny-z", refused="no"),)}, "another variant"),
         ({"escalations": (Escalation("p", "tiny-a"),)}, "expected steps"),
     ],

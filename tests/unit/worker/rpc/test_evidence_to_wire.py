@@ -21,7 +21,7 @@ def test_supported_evidence_is_described_and_refused_evidence_is_not(tmp_path: P
     second = replace(
         second,
         calibrations=(
-            Calibration("p", 1.25, 0.01, 600, 700, (0.5, -0.5)),
+            Calibration("p", 1.25, 0.01, 600, 700, (-1.5, 1.5, -2.0)),
             Calibration("q", 2.0, 0.1, 601, 701),
         ),
         escalations=(
@@ -36,8 +36,8 @@ def test_supported_evidence_is_described_and_refused_evidence_is_not(tmp_path: P
     one, other = sure.calibrations
     assert (one.population, one.temperature, one.fitted_on, one.n) == ("p", 1.25, 600, 700)
     assert one.error == pytest.approx(0.01)
-    assert list(one.biases) == [0.5, -0.5]
-    assert (other.population, list(other.biases)) == ("q", [])
+    assert list(one.beta) == [-1.5, 1.5, -2.0]
+    assert (other.population, list(other.beta)) == ("q", [])
     (escalation,) = sure.escalations
     assert (escalation.population, escalation.to) == ("p", "tiny-a")
     assert list(escalation.confidences) == [0.0, 0.75]
