@@ -81,7 +81,7 @@ def _frontier(axis: Any, report: Report, variants: Sequence[Point]) -> None:
         )
     unit = report.settings["unit"]
     axis.set(
-        title="accuracy against cost, thresholds from the items to fit on",
+        title="accuracy against mean cost",
         xlabel=f"mean CPU time, 1 is {unit['variant']} ({unit['mean_us'] / 1e3:.1f} ms)",
         ylabel="% right",
     )
