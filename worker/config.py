@@ -22,7 +22,8 @@ class WorkerConfig:
     choose) or `unix:path`; `advertise` is what the control plane is told to dial when that
     differs. `controlplane` empty serves alone. `models` and `variants` empty take all.
     `metrics_listen` is where Prometheus finds metrics, host:port, empty for nowhere;
-    `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often.
+    `metrics_push_ms` above 0 pushes them to `otlp_endpoint` that often. `health_listen` is a port
+    that answers grpc health and nothing else, in plain text whatever `tls` says, for probes.
     `max_message_bytes` must equal the control plane's. `insecure` allows plain text to
     and from other machines. `token_file` holds the bearer token to register with. `callers` are the
     names of which a caller's certificate must hold one where `tls` asks for certificates; empty
@@ -48,6 +49,7 @@ class WorkerConfig:
     advertise: str = ""
     metrics_listen: str = ""
     metrics_push_ms: int = 0
+    health_listen: str = ""
     controlplane: str = ""
     repository: Path = field(
         default_factory=lambda: Path(os.environ.get("ORCHID_REPOSITORY", "models"))
@@ -116,7 +118,7 @@ class WorkerConfig:
         if fault:
             raise ValueError(f"metrics_listen: {fault}")
         _check_address("listen", self.listen)
-        for name in ("advertise", "controlplane"):
+        for name in ("advertise", "controlplane", "health_listen"):
             if getattr(self, name):
                 _check_address(name, getattr(self, name))
         for name in ("listen", "metrics_listen"):

@@ -32,6 +32,7 @@ from controlplane.telemetry.telemetry import Telemetry
 from protos.binding import bind
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
+from protos.probes import ProbePort
 from protos.tls import listener_credentials
 
 OIP = oip_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
@@ -86,6 +87,9 @@ class ControlPlaneServer:
             # Workers must be able to join before there is a model.
             always=frozenset((FLEET.full_name,)),
         )
+        self._probes: ProbePort | None = None
+        if config.health_listen:
+            self._probes = ProbePort(config.health_listen, self._health.status)
         native = NativeServicer(intake, self._streams, catalogue, parts.generations)
         doors = {
             OIP: service_handler(OIP, oip, security),
@@ -108,12 +112,19 @@ class ControlPlaneServer:
             handlers.append(UnknownMethods(telemetry, now_ns))
         self._server.add_generic_rpc_handlers(handlers)
 
+    @property
+    def health_address(self) -> str:
+        """Where probes are answered, once they are; empty where that was not asked for."""
+        return "" if self._probes is None else self._probes.address
+
     async def start(self) -> str:
         """Bind and serve; returns the address with the port that was given.
 
-        Raises OSError when the address cannot be bound.
+        Raises OSError when an address cannot be bound.
         """
         address = bind(self._server, self._config.listen, self._credentials)
+        if self._probes is not None:
+            await self._probes.start()
         await self._server.start()
         return address
 
@@ -126,6 +137,8 @@ class ControlPlaneServer:
         self._health.drain()
         self._streams.drain()
         await self._server.stop(grace_s)
+        if self._probes is not None:
+            await self._probes.stop()
 
 
 def _counting(statistics: Statistics) -> Listener:

@@ -21,7 +21,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 # The operators' APIs that the components use; Kubernetes has no schema for them.
-OPERATORS = ("monitoring.coreos.com/", "keda.sh/")
+OPERATORS = ("monitoring.coreos.com/", "keda.sh/", "cert-manager.io/")
 
 
 def kustomizations() -> list[Path]:

@@ -7,4 +7,6 @@ if ! command -v promtool > /dev/null; then
     exit 1
 fi
 promtool check config prometheus.yml
+# What these name is inside containers.
+promtool check config --syntax-only ../compose/prometheus.yml ../compose/prometheus-secured.yml
 promtool test rules rules_test.yml

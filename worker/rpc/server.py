@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.binding import bind
+from protos.probes import ProbePort
 from worker.hosted import ModelSnapshot, ModelState
 from worker.rpc.handlers import SERVICE, worker_handler
 from worker.rpc.servicer import WorkerServicer
@@ -32,6 +33,7 @@ class WorkerServer:
         max_message_bytes: int,
         credentials: grpc.ServerCredentials | None = None,
         callers: Callers | None = None,
+        health_listen: str = "",
     ) -> None:
         self._listen = listen
         self._credentials = credentials
@@ -49,14 +51,26 @@ class WorkerServer:
         self._server.add_generic_rpc_handlers([worker_handler(servicer, callers)])
         self._health = health.aio.HealthServicer()
         self._models: set[str] = set()
+        # The same health, as probes are told it.
+        self._shown: dict[str, int] = {}
+        self._probes: ProbePort | None = None
+        if health_listen:
+            self._probes = ProbePort(health_listen, lambda name: self._shown.get(name, _UNKNOWN))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
+
+    @property
+    def health_address(self) -> str:
+        """Where probes are answered, once they are; empty where that was not asked for."""
+        return "" if self._probes is None else self._probes.address
 
     async def start(self) -> str:
         """Binds and serves; returns the address that was bound. Raises OSError when it is taken."""
         await self.show_health((), draining=False)
         address = bind(self._server, self._listen, self._credentials)
+        if self._probes is not None:
+            await self._probes.start()
         await self._server.start()
         return address
 
@@ -73,17 +87,24 @@ class WorkerServer:
             for model in models
         }
         for gone in self._models - ready.keys():
-            await self._health.set(gone, _UNKNOWN)
+            await self._show(gone, _UNKNOWN)
         self._models |= ready.keys()
         for name, serves in ready.items():
-            await self._health.set(name, _SERVING if serves else _NOT_SERVING)
-        await self._health.set(SERVICE.full_name, _NOT_SERVING if draining else _SERVING)
-        await self._health.set("", _SERVING if any(ready.values()) else _NOT_SERVING)
+            await self._show(name, _SERVING if serves else _NOT_SERVING)
+        await self._show(SERVICE.full_name, _NOT_SERVING if draining else _SERVING)
+        await self._show("", _SERVING if any(ready.values()) else _NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
         """Stops taking calls; those under way have `grace_s` to end."""
         await self._health.enter_graceful_shutdown()
+        self._shown = dict.fromkeys(self._shown, _NOT_SERVING)
         await self._server.stop(grace_s)
+        if self._probes is not None:
+            await self._probes.stop()
+
+    async def _show(self, service: str, status: int) -> None:
+        self._shown[service] = status
+        await self._health.set(service, status)
 
 
 def advertised(address: str) -> str:

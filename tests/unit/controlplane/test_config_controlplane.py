@@ -22,6 +22,7 @@ def test_the_defaults_hold() -> None:
         (ControlPlaneConfig, {"listen": "127.0.0.1:99999"}, "at most 65535"),
         (ControlPlaneConfig, {"http_listen": "8901"}, "http_listen must be host:port, got '8901'"),
         (ControlPlaneConfig, {"status_listen": "x"}, "status_listen must be host:port, got 'x'"),
+        (ControlPlaneConfig, {"health_listen": "x"}, "health_listen must be host:port, got 'x'"),
         (ControlPlaneConfig, {"http_listen": "h:70000"}, "http_listen must be host:port"),
         (ControlPlaneConfig, {"prefetch": -1}, "prefetch must be at least 0, got -1"),
         (ControlPlaneConfig, {"max_batch": 0}, "max_batch"),

@@ -16,10 +16,13 @@ from worker.config import WorkerConfig
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = DEPLOY / "compose" / "docker-compose.yml"
+SECURED = DEPLOY / "compose" / "secured.yml"
 KUBERNETES = DEPLOY / "kubernetes"
 IMAGE_CONFIG = DEPLOY / "containers" / "orchid.yaml"
 CLUSTER_CONFIG = KUBERNETES / "base" / "orchid.yaml"
 PARTS = ("controlplane", "worker", "decode")
+# A variable of a compose file, and its default.
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 Object = dict[str, Any]
 
@@ -29,9 +32,9 @@ def yaml_files() -> list[Path]:
     return sorted(path for path in DEPLOY.rglob("*.y*ml") if path.suffix in (".yml", ".yaml"))
 
 
-def compose() -> Object:
-    """The compose file with every variable at its default."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", COMPOSE.read_text())
+def compose(path: Path = COMPOSE) -> Object:
+    """A compose file with every variable at its default."""
+    text = VARIABLE.sub(r"\2", path.read_text())
     assert "${" not in text, "a variable of the compose file has no default"
     document: Object = yaml.safe_load(text)
     return document
@@ -49,6 +52,12 @@ def by_kind(kind: str, *folders: str) -> dict[str, Object]:
     """Objects of a kind by name."""
     found = objects(*(folders or ("base",)))
     return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def env_of(container: Object) -> dict[str, str]:
+    """Variables of a pod's container; what only the cluster knows is made up."""
+    env = {each["name"]: each.get("value", "x") for each in container.get("env", ())}
+    return {key: value.replace("$(POD_IP)", "10.0.0.1") for key, value in env.items()}
 
 
 def part_of(name: str) -> str:

@@ -15,6 +15,8 @@ from tests.unit.deploy.manifests import (
     DEPLOY,
     IMAGE_CONFIG,
     PARTS,
+    SECURED,
+    VARIABLE,
     compose,
     port_of,
     settings_of,
@@ -93,6 +95,23 @@ def test_our_containers_may_do_nothing_they_need_not() -> None:
 def test_ports_are_published_on_this_machine_only() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert published and all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_every_process_of_ours_is_bounded_by_what_it_has_threads_for() -> None:
+    for part in PARTS:
+        assert {"cpus", "mem_limit"} <= SERVICES[part].keys(), part
+    for part in ("worker", "decode"):
+        # One core each, as `orchid up` shares two.
+        assert settings(part).intra_op_threads == 1
+        assert "cpuset" in SERVICES[part]
+
+
+def test_every_variable_is_in_the_example_with_its_default() -> None:
+    used = {match for path in (COMPOSE, SECURED) for match in VARIABLE.findall(path.read_text())}
+    lines = (COMPOSE.parent / ".env.example").read_text().splitlines()
+    listed = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    assert {(name, default) for name, _, default in listed} == used
+    assert len(listed) == len(used)
 
 
 def test_everything_that_is_mounted_exists() -> None:

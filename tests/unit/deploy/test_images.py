@@ -8,6 +8,7 @@ import re
 import pytest
 
 from deploy.config import ConfigError
+from protos.exposure import is_local
 from tests.unit.deploy.manifests import DEPLOY, IMAGE_CONFIG, port_of, settings_of
 
 TEXT = re.sub(r"\\\n\s*", " ", (DEPLOY / "containers" / "Containerfile").read_text())
@@ -39,7 +40,9 @@ def test_health_checks_ask_where_the_processes_listen() -> None:
         (check,) = (line for line in whole(name) if line.startswith("HEALTHCHECK"))
         command = json.loads(check[check.index("[") :])
         assert command[:2] == ["orchid", "ready"]
-        assert port_of(command[2]) == port_of(settings.listen)
+        # On loopback, so that it is the same whether others need certificates or not.
+        assert command[2] == settings.health_listen
+        assert is_local(settings.health_listen)
         exposed = next(line for line in whole(name) if line.startswith("EXPOSE")).split()[1:]
         assert str(port_of(settings.listen)) in exposed
         (command_line,) = (line for line in whole(name) if line.startswith("CMD "))

@@ -14,6 +14,7 @@ from tests.unit.deploy.manifests import (
     KUBERNETES,
     Object,
     by_kind,
+    env_of,
     objects,
     part_of,
     port_of,
@@ -33,9 +34,7 @@ def container(name: str) -> Object:
 
 def settings(name: str) -> Any:
     """What the process is told: the ConfigMap's file and the variables of its container."""
-    env = {each["name"]: each.get("value", "x") for each in container(name).get("env", ())}
-    env = {key: value.replace("$(POD_IP)", "10.0.0.1") for key, value in env.items()}
-    return settings_of(part_of(name), CLUSTER_CONFIG, env)
+    return settings_of(part_of(name), CLUSTER_CONFIG, env_of(container(name)))
 
 
 def ports(name: str) -> dict[str, int]:
@@ -66,7 +65,8 @@ def test_there_is_what_the_kustomizations_name() -> None:
         for name in named:
             assert (file.parent / name).exists(), f"{file}: {name}"
         for patch in document.get("patches", ()):
-            assert yaml.safe_load(patch["patch"]), file
+            text = patch.get("patch") or (file.parent / patch["path"]).read_text()
+            assert yaml.safe_load(text), file
 
 
 @pytest.mark.parametrize("name", sorted(DEPLOYMENTS))
@@ -74,8 +74,10 @@ def test_processes_listen_where_they_are_asked(name: str) -> None:
     told, own = settings(name), container(name)
     assert ports(name)["grpc"] == port_of(told.listen)
     assert ports(name)["metrics"] == port_of(told.metrics_listen)
+    # The kubelet comes to the pod's address, and shows no certificate.
+    assert told.health_listen == f"0.0.0.0:{ports(name)['health']}"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert own[probe]["grpc"]["port"] == port_of(told.listen), probe
+        assert own[probe]["grpc"]["port"] == ports(name)["health"], probe
     # Ready is who can answer; alive is who runs, whether a model is loaded or not.
     service = "orchid.v1.Fleet" if name == "orchid-controlplane" else "orchid.v1.Worker"
     assert own["livenessProbe"]["grpc"]["service"] == service

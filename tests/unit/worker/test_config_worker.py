@@ -31,6 +31,7 @@ def test_addresses_that_are_accepted(address: str) -> None:
         ("listen", "unix:"),
         ("controlplane", ":80"),
         ("advertise", "x"),
+        ("health_listen", "8920"),
         ("intra_op_threads", 0),
         ("report_interval_ms", 51),
         ("report_interval_ms", 0),
