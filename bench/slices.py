@@ -45,14 +45,11 @@ class SliceTargets:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """`seconds` of load at one target; of the calls one in `traced_every` asks to be recorded.
-
-    0 asks for none.
-    """
+    """`seconds` of load at one target, each call of which asks to be recorded where `traced`."""
 
     target: int
     seconds: float
-    traced_every: int = 0
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ class Sliced:
 
     calls: int
     failed: int
-    traced: int
     per_s: float
     late_per_s: float
     p50_ms: float
@@ -129,11 +125,11 @@ class _Run:
     """One slice while it lasts."""
 
     def __init__(self, asked: Slice, body: bytes) -> None:
-        self._every = asked.traced_every
+        self._traced = asked.traced
         self._body = body
         self._begun_ns = time.monotonic_ns()
         self._until_ns = self._begun_ns + int(asked.seconds * 1e9)
-        self._calls = self._failed = self._traced = 0
+        self._calls = self._failed = 0
         self._took_ns: list[int] = []
         self._ends_ns: list[int] = []
 
@@ -142,8 +138,7 @@ class _Run:
         while (now := time.monotonic_ns()) < self._until_ns:
             self._calls += 1
             metadata = None
-            if self._every and self._calls % self._every == 0:
-                self._traced += 1
+            if self._traced:
                 ids = secrets.randbits(128) or 1, secrets.randbits(64) or 1
                 metadata = ((TRACEPARENT, write_traceparent(*ids)),)
             try:
@@ -161,7 +156,6 @@ class _Run:
         return Sliced(
             calls=self._calls,
             failed=self._failed,
-            traced=self._traced,
             per_s=self._rate(self._begun_ns),
             late_per_s=self._rate(half_ns),
             p50_ms=_at(took, 0.5) / _MS,

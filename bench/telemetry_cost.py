@@ -24,14 +24,12 @@ _SIDES = (2.5, 97.5)
 class Sample:
     """One slice; CPU is that of the control plane and of the workers, for each call.
 
-    `traced` of the `calls` asked to be recorded, `scrapes` happened meanwhile. `late_per_s` is the
-    throughput of its second half: what is recorded leaves the process with a delay.
+    `late_per_s` is the throughput of its second half: what is recorded leaves with a delay.
     """
 
     mode: str
     repeat: int
     calls: int
-    traced: int
     answered_per_s: float
     late_per_s: float
     controlplane_cpu_ms: float
@@ -64,16 +62,16 @@ class Interval:
 
 
 def summarise(
-    samples: Sequence[Sample], *, seconds: float, scrape_s: float, unsampled_ns: float
+    samples: Sequence[Sample], *, scraped: float, traced: float, unsampled_ns: float
 ) -> dict[str, float]:
     """Medians over the repeats of what is lost within each, with their intervals.
 
     `metrics_cost`, `tracing_cost` and `file_cost` are shares of the throughput without it (of the
     second halves, where spans are on their way), `*_cpu_ratio` CPU a request over that without it;
-    `null_*` compares slices without anything, and is what the bench cannot tell apart. Slices of
-    `seconds` were scraped once: what metrics cost is that of a scrape every `scrape_s`.
-    `unsampled_cost` is the CPU that looking for a trace context takes, `unsampled_ns` for each
-    call, which slices without anything have as well.
+    `null_*` compares slices without anything, and is what the bench cannot tell apart. Of what
+    scraped and traced slices lose the part `scraped` and `traced` is told. `unsampled_cost` is the
+    CPU that looking for a trace context takes, `unsampled_ns` for each call, which slices without
+    anything have as well.
     """
     found: dict[str, float] = {}
     for mode in (OFF, *AGAINST, FILE_OFF):
@@ -82,21 +80,26 @@ def summarise(
         found[f"{mode}_cpu_ms"] = median(sample.cpu_ms for sample in chosen)
         found[f"{mode}_p99_ms"] = median(sample.p99_ms for sample in chosen)
     for mode, against in AGAINST.items():
-        scale = seconds / scrape_s if mode == METRICS else 1.0
-        rate = _rate if mode == METRICS else _late_rate
-        for name, value in (("cost", rate), ("cpu_ratio", _cpu)):
-            ratios = _means(samples, mode, value) / _means(samples, against, value)
-            lost = 1.0 - ratios if name == "cost" else ratios - 1.0
-            _interval(scale * lost + (name == "cpu_ratio")).into(found, f"{mode}_{name}")
-    for name, value in (("cost", _rate), ("cpu_ratio", _cpu)):
-        ratios = _null(samples, value)
-        _interval(1.0 - ratios if name == "cost" else ratios).into(found, f"{NULL}_{name}")
-    scraped = [sample for sample in samples if sample.scrapes]
-    found["scrape_ms"] = median(sample.scrape_ms for sample in scraped)
-    found["scrape_bytes"] = median(sample.scrape_bytes for sample in scraped)
+        part, rate = (scraped, _rate) if mode == METRICS else (traced, _late_rate)
+        slower = _means(samples, against, rate) / _means(samples, mode, rate) - 1.0
+        dearer = _means(samples, mode, _cpu) / _means(samples, against, _cpu) - 1.0
+        _tell(found, mode, part * slower, part * dearer)
+    rates, cpu = _null(samples, _rate), _null(samples, _cpu)
+    _tell(found, NULL, traced * (1.0 / rates - 1.0), traced * (cpu - 1.0))
+    with_scrapes = [sample for sample in samples if sample.scrapes]
+    found["scrape_ms"] = median(sample.scrape_ms for sample in with_scrapes)
+    found["scrape_bytes"] = median(sample.scrape_bytes for sample in with_scrapes)
     found["unsampled_us"] = unsampled_ns / 1e3
     found["unsampled_cost"] = unsampled_ns / 1e6 / found[f"{OFF}_cpu_ms"]
     return found
+
+
+def _tell(
+    found: dict[str, float], what: str, slower: NDArray[np.float64], dearer: NDArray[np.float64]
+) -> None:
+    """What a request takes longer, and what CPU more, as shares; by repeat."""
+    _interval(slower / (1.0 + slower)).into(found, f"{what}_cost")
+    _interval(1.0 + dearer).into(found, f"{what}_cpu_ratio")
 
 
 def _rate(sample: Sample) -> float:

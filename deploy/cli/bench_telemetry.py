@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def telemetry(
-    repeats: Annotated[int, typer.Option(min=2, help="Medians are over this many.")] = 40,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Length of each slice.")] = 0.6,
+    repeats: Annotated[int, typer.Option(min=2, help="Medians are over this many.")] = 100,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Length of each slice.")] = 0.25,
     in_flight: Annotated[int, typer.Option(min=2, help="Requests in flight to saturate.")] = 16,
-    traced_every: Annotated[
-        int, typer.Option(min=1, help="One request in so many asks to be recorded.")
-    ] = 10,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of traced requests to tell the cost of.")
+    ] = 0.1,
     collector: Annotated[
         str,
         typer.Option(help="OTLP gRPC collector, host:port, to trace to. Default: one of its own."),
@@ -29,8 +29,9 @@ def telemetry(
     """Measure what metrics and tracing cost: CPU a request and throughput, with and without them.
 
     Starts two clusters with a tiny model and loads them in turns, in short slices in drawn order:
-    with nothing; scraped; with a share of the requests traced to a collector, or into files. What
-    is compared is always the same processes with and without it.
+    with nothing; scraped often; with every request traced to a collector, or into files. What is
+    compared is always the same processes with and without it; what is told is the part that a
+    scrape a second, and a share of traced requests, take of it.
     """
     from rich.console import Console
 
@@ -43,7 +44,7 @@ def telemetry(
         repeats=repeats,
         seconds=seconds,
         in_flight=in_flight,
-        traced_every=traced_every,
+        share=share,
         endpoint=collector,
     )
     try:
@@ -62,7 +63,7 @@ def _print(report: Report) -> None:
     from rich.table import Table
 
     summary, settings = report.summary, report.settings
-    share = f"one request in {settings['traced_every']} traced"
+    share = f"{100 * settings['share']:g} % of the requests traced"
     told = {
         "metrics": f"scraped every {settings['scrape_s']:g} s",
         "tracing": f"{share}, to a collector",

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from protos.tracing.lines import head_of, line_of
-from protos.tracing.spans import FinishedSpans, Origin
+from protos.tracing.spans import EncodedSpans, FinishedSpans, Origin
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class SpanFile(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write these spans; FAILURE when the file cannot be written."""
-        lines = "".join([self._line(ended) for ended in cast(Sequence[FinishedSpans], spans)])
+        lines = "".join([self._line(ended) for ended in spans])
         try:
             self._append(lines.encode())
         except OSError as error:
@@ -63,7 +62,14 @@ class SpanFile(SpanExporter):
         """Everything that was exported is written."""
         return True
 
-    def _line(self, ended: FinishedSpans) -> str:
+    def encoded(self, ended: FinishedSpans) -> EncodedSpans:
+        """What `export` will write of these."""
+        return EncodedSpans(self._line(ended))
+
+    def _line(self, ended: object) -> str:
+        if isinstance(ended, EncodedSpans):
+            return str(ended.data)
+        assert isinstance(ended, FinishedSpans)
         if ended.origin is not self._origin:
             self._origin, self._head = ended.origin, head_of(ended.origin)
         return line_of(self._head, ended.records, ended.origin.wall_offset_ns)

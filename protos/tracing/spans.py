@@ -90,6 +90,17 @@ class FinishedSpans:
         self.origin = origin
 
 
+class EncodedSpans:
+    """The same, as its exporter writes it: text, or bytes of OTLP."""
+
+    __slots__ = ("data",)
+
+    context: ClassVar[SpanContext] = FinishedSpans.context
+
+    def __init__(self, data: str | bytes) -> None:
+        self.data = data
+
+
 class SpanSink:
     """Takes finished spans, from any thread, and hands them to processors as `FinishedSpans`.
 
@@ -114,7 +125,7 @@ class SpanSink:
 
     def emit(self, records: Sequence[SpanRecord]) -> None:
         """Queue spans for export, all of them or, where a queue is full, none."""
-        # The exporters of this package read nothing else of it (`encode.request_of`).
+        # The exporters of this package read nothing else of it.
         spans = cast(ReadableSpan, FinishedSpans(records, self.origin))
         for processor in self._processors:
             processor.on_end(spans)

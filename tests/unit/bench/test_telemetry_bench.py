@@ -18,27 +18,27 @@ LOST = {OFF: 0.0, FILE_OFF: 0.0, METRICS: 0.01, TRACING: 0.02, FILE: 0.03}
 def sample(mode: str, repeat: int, rate: float, cpu_ms: float = 1.0) -> Sample:
     scrapes = 2 if mode == METRICS else 0
     size = 5000 if scrapes else 0
-    return Sample(mode, repeat, 100, 10, rate, rate, cpu_ms, cpu_ms, 1.0, 2.0, scrapes, 4.0, size)
+    return Sample(mode, repeat, 100, rate, rate, cpu_ms, cpu_ms, 1.0, 2.0, scrapes, 4.0, size)
 
 
 def slices(speeds: tuple[float, ...]) -> list[Sample]:
     """Every slice of as many repeats, each at its own speed of the machine."""
     return [
-        sample(mode, repeat, speed * (1.0 - LOST[mode]), (1.0 + LOST[mode]) / speed)
+        sample(mode, repeat, speed / (1.0 + LOST[mode]), (1.0 + LOST[mode]) / speed)
         for repeat, speed in enumerate(speeds)
         for mode in (OFF, METRICS, OFF, TRACING, FILE_OFF, FILE, FILE_OFF, FILE)
     ]
 
 
 def summary(samples: list[Sample], **changes: float) -> dict[str, float]:
-    times = {"seconds": 1.0, "scrape_s": 1.0, "unsampled_ns": 1500.0, **changes}
-    return summarise(samples, **times)
+    parts = {"scraped": 1.0, "traced": 1.0, "unsampled_ns": 1500.0, **changes}
+    return summarise(samples, **parts)
 
 
 def test_a_slow_minute_of_the_machine_is_no_cost() -> None:
     found = summary(slices((1000.0, 500.0, 900.0)))
     for mode in AGAINST:
-        assert found[f"{mode}_cost"] == pytest.approx(LOST[mode])
+        assert found[f"{mode}_cost"] == pytest.approx(LOST[mode] / (1.0 + LOST[mode]))
         assert found[f"{mode}_cpu_ratio"] == pytest.approx(1.0 + LOST[mode])
         assert found[f"{mode}_cost_low"] == pytest.approx(found[f"{mode}_cost_high"])
     assert (found["null_cost"], found["null_cpu_ratio"]) == pytest.approx((0.0, 1.0))
@@ -52,14 +52,16 @@ def test_one_bad_slice_does_not_decide() -> None:
     samples = slices((100.0,) * 5)
     at = next(n for n, each in enumerate(samples) if each.mode == METRICS)
     samples[at] = sample(METRICS, 0, 10.0)
-    assert summary(samples)["metrics_cost"] == pytest.approx(LOST[METRICS])
+    assert summary(samples)["metrics_cpu_ratio"] == pytest.approx(1.0 + LOST[METRICS])
 
 
-def test_a_slice_that_is_scraped_more_often_than_asked_counts_for_less() -> None:
-    found = summary(slices((100.0,) * 4), seconds=0.5, scrape_s=1.0)
-    assert found["metrics_cost"] == pytest.approx(LOST[METRICS] / 2)
+def test_of_what_is_seen_the_part_of_the_usual_rates_is_told() -> None:
+    found = summary(slices((100.0,) * 4), scraped=0.5, traced=0.1)
     assert found["metrics_cpu_ratio"] == pytest.approx(1.0 + LOST[METRICS] / 2)
-    assert found["tracing_cost"] == pytest.approx(LOST[TRACING])
+    for mode in (TRACING, FILE):
+        slower = LOST[mode] / 10
+        assert found[f"{mode}_cpu_ratio"] == pytest.approx(1.0 + slower)
+        assert found[f"{mode}_cost"] == pytest.approx(slower / (1.0 + slower))
 
 
 def test_an_interval_is_around_its_median_and_wider_where_repeats_differ() -> None:

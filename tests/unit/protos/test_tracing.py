@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from bench.certificates import Authority
@@ -23,12 +24,12 @@ from protos.tracing.context import (
     trace_bound,
     write_traceparent,
 )
-from protos.tracing.encode import request_of
+from protos.tracing.encode import request_bytes, spans_bytes
 from protos.tracing.endpoint import endpoint_fault
 from protos.tracing.export import Destinations, open_sink
 from protos.tracing.files import SpanFile, span_file
 from protos.tracing.lines import head_of, line_of
-from protos.tracing.spans import FinishedSpans, Kind, SpanEvent, SpanRecord, SpanSink
+from protos.tracing.spans import Kind, SpanEvent, SpanRecord, SpanSink
 from tests.integration.collector import collecting
 from tests.kept_spans import CALLER, SAMPLED, TRACE
 
@@ -195,7 +196,8 @@ def test_https_is_tls_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 def in_protobufs_words(record: SpanRecord, sink: SpanSink) -> dict[str, Any]:
     """What protobuf's JSON of the same span is, with ids as OTLP wants them."""
-    request = request_of([FinishedSpans((record,), sink.origin)])
+    spans = spans_bytes((record,), sink.wall_offset_ns)
+    request = ExportTraceServiceRequest.FromString(request_bytes(sink.origin, [spans]))
     document = MessageToDict(request, use_integers_for_enums=True)
     (span,) = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
     for each in (span, *span.get("links", ())):
