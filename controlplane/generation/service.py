@@ -179,7 +179,7 @@ class Generations:
         del self._open[plan.id]
         cpu_ns, live_token_ms = progress.charged()
         self.quotas.release(plan.id, live_token_ms)
-        if cpu_ns:
+        if cpu_ns or error is None:
             self.measures.callers.charge(plan.klass, cpu_ns)
         self._arrived[plan.model.name] -= 1
         self._redispatched[plan.model.name] += progress.lost if progress.sends > 1 else 0
