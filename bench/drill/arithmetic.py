@@ -21,14 +21,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """A mix of requests before `units` of one core each, of which `protection` may be used.
+    """A mix of requests before `units` of a core's time each, of which `protection` may be used.
 
     `surge` multiplies the rates; qualities are those of the variants and the floor of what the
     compact one may answer.
     """
 
     kinds: tuple[Kind, ...]
-    units: int
+    units: float
     protection: float
     surge: float
     full_quality: float
@@ -58,7 +58,7 @@ class Fixture:
         """Of what may be used."""
         return cpu_ms_per_s / self.protected
 
-    def scaled(self, units: int, time: float) -> Fixture:
+    def scaled(self, units: float, time: float) -> Fixture:
         """The same shares on so many units, with requests that take `time` times as long."""
         kinds = tuple(
             replace(

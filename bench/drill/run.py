@@ -14,12 +14,16 @@ from bench.drill import live, simulated
 from bench.drill.arithmetic import FIXTURE, Fixture
 from bench.drill.model import build, iteration_ms
 from bench.drill.scene import MODEL, Answered, Check, Scene, classes, figures, tenants
-from bench.drill.scenes import agreement, point, scenes
+from bench.drill.scenes import agreement, cost_of, point, scenes
 from bench.report import Report, host_facts, make_report
 from deploy.cluster import ClusterSpec, LocalCluster
 from deploy.fleet import load_model, unload_model
 
 _READY_S = 120.0
+# A worker counts as so much of a unit: the control plane and the drill run on the same cores.
+_UNITS_EACH = 0.8
+# The load whose charges say how long work takes in a cluster that works.
+_TRIAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,13 @@ class Played:
         return all(check.ok for check in self.checks)
 
 
+def _fixture(settings: DrillSettings) -> Fixture:
+    return FIXTURE.scaled(settings.workers * _UNITS_EACH, settings.time)
+
+
 def chosen(settings: DrillSettings) -> list[Scene]:
     """The scenes that are asked for; ValueError names those there are."""
-    fixture = FIXTURE.scaled(settings.workers, settings.time)
+    fixture = _fixture(settings)
     found = scenes(fixture, settings.seconds)
     names = [scene.name for scene in found]
     unknown = [name for name in settings.only if name not in names]
@@ -70,7 +78,7 @@ def drill(
 
     Raises ClusterError when the cluster does not come up, ValueError for unknown scenes.
     """
-    fixture = FIXTURE.scaled(settings.workers, settings.time)
+    fixture = _fixture(settings)
     found = chosen(settings)
     if not settings.live:
         for scene in found:
@@ -85,6 +93,8 @@ def drill(
         stack.enter_context(stage.cluster)
         notify("starting the cluster")
         stage.cluster.wait_ready(timeout_s=_READY_S)
+        notify("measuring this cluster")
+        stage.measure()
         for scene in found:
             notify(scene.tells)
             stage.prepare(scene)
@@ -126,13 +136,25 @@ class _Stage:
             )
         )
 
+    def measure(self) -> None:
+        """Has the model take what it should, by what some requests were charged."""
+        trial = scenes(self._fixture, _TRIAL_S)[0]
+        found = figures(self.play(trial), trial.seconds)
+        if found.on_time == 1.0:
+            self._each_ms *= found.cpu_ms_per_s / cost_of(trial, self._fixture)
+            self._replace_model()
+
     def prepare(self, scene: Scene) -> None:
         """The model as the scene wants it, and every worker there."""
         if scene.compact_quality != self._quality:
             self._quality = scene.compact_quality
-            unload_model(self.cluster.address, MODEL)
-            self._build(self._quality)
-            load_model(self.cluster.address, MODEL)
+            self._replace_model()
+        self.cluster.wait_ready(timeout_s=_READY_S)
+
+    def _replace_model(self) -> None:
+        unload_model(self.cluster.address, MODEL)
+        self._build(self._quality)
+        load_model(self.cluster.address, MODEL)
         self.cluster.wait_ready(timeout_s=_READY_S)
 
     def play(self, scene: Scene) -> list[Answered]:

@@ -25,7 +25,7 @@ def drill(
     seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of each scene.")] = 4.0,
     scale: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Requests take this part of the fixture's.")
-    ] = 0.1,
+    ] = 0.3,
     deadline_ms: Annotated[float, typer.Option(min=10.0, help="Deadline of requests.")] = 1000.0,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Play the simulated side alone.")
