@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -17,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from bench.report import Report, host_facts, make_report, write_report
-from controlplane.config import ControlPlaneConfig
+from controlplane.config import ControlPlaneConfig, PolicyName
 from controlplane.dispatcher import Dispatcher
 from controlplane.policy.admission import Bounds
+from controlplane.policy.cascade import Calibration, Escalation, Evidence
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.policies import build
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
-from controlplane.policy.records import Request, RequestClass, Shape, TokenPayload
+from controlplane.policy.records import Request, RequestClass, Shape, TensorValue, TokenPayload
 from controlplane.policy.scheduler import Scheduler
 from controlplane.registry import (
     ModelInfo,
@@ -39,7 +41,7 @@ from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 
 _MS = 1_000_000
 _MODEL = "sentiment"
-_POLICIES = ("price", "orchid")
+_POLICIES = ("price", "orchid", "orchid-cascade")
 # A policy that prepares its decisions is given so many occasions, so far apart.
 _PREPARATIONS, _PREPARE_NS = 500, 50 * _MS
 # The same decisions are taken so many times.
@@ -54,6 +56,8 @@ _VARIANTS = (
     (0.86, 2.9),
     (0.84, 1.6),
 )
+# Steps of the evidence of a cascade: as many as are fitted.
+_STEPS = 12
 
 
 def _profile(service_ms: float) -> VariantProfile:
@@ -65,6 +69,26 @@ def _profile(service_ms: float) -> VariantProfile:
         reference_tokens=34,
         p50_ns=service_ns,
     )
+
+
+def _evidence() -> Evidence:
+    """The three cheapest variants may be followed by the three best, the more the less sure."""
+    escalations = []
+    for first in (4, 5, 6):
+        for to in (0, 1, 2):
+            most = 3.0 * (_VARIANTS[to][0] - _VARIANTS[first][0])
+            escalations.append(
+                Escalation(
+                    first=f"v{first}",
+                    to=f"v{to}",
+                    confidences=tuple(step / _STEPS for step in range(_STEPS)),
+                    gains=tuple(most * (1.0 - step / 8) for step in range(_STEPS)),
+                    counts=(100,) * _STEPS,
+                    shares_right=(_VARIANTS[first][0],) * _STEPS,
+                )
+            )
+    calibrations = {f"v{place}": Calibration() for place in range(len(_VARIANTS))}
+    return Evidence("p", calibrations, tuple(escalations))
 
 
 def _request(number: int, tokens: int, now_ns: int, deadline_ns: int) -> Request:
@@ -88,7 +112,8 @@ def measure_decisions(
         [
             Candidate(f"v{place}", "words", quality, _profile(service), 512, True)
             for place, (quality, service) in enumerate(_VARIANTS)
-        ]
+        ],
+        evidence={"": _evidence()},
     )
     settings = Settings(Bounds(queued + 1, 10**15))
     scheduler = Scheduler(build(policy, confidence_z=1.645, reserve=0.35), settings)
@@ -144,6 +169,10 @@ def decision_costs(
     return np.median(passes, axis=0), np.concatenate(passes)
 
 
+# Logits that no other variant could do better than.
+_SURE = (TensorValue("o", "float32", (1, 2), struct.pack("<2f", -9.0, 9.0)),)
+
+
 class _EchoPort:
     """A worker that ends every batch in the next turn of the loop."""
 
@@ -153,7 +182,7 @@ class _EchoPort:
         self._loop = asyncio.get_running_loop()
 
     def send(self, batch: WorkBatch) -> None:
-        items = tuple(ItemDone(item, ItemStatus.OK) for item in batch.item_ids)
+        items = tuple(ItemDone(item, ItemStatus.OK, _SURE) for item in batch.item_ids)
         done = BatchDone(batch.id, items, run_ns=100_000, cpu_ns=100_000)
         self._loop.call_soon(self._dispatcher.completed, self._session, done)
 
@@ -161,16 +190,22 @@ class _EchoPort:
         raise RuntimeError("nothing is cancelled here")
 
 
-async def measure_requests(requests: int, in_flight: int) -> float:
-    """CPU microseconds of one request from submit to answer, without gRPC."""
+async def measure_requests(
+    requests: int, in_flight: int, policy: PolicyName, *, evidence: bool = False
+) -> float:
+    """CPU microseconds of one request from submit to answer, without gRPC.
+
+    With `evidence` under `cascade-fixed` the answer is a confident first one of a cascade.
+    """
     registry = Registry()
     # Nobody reports here, and nobody shall be suspected for it.
-    config = ControlPlaneConfig(report_interval_ms=3_600_000)
+    config = ControlPlaneConfig(report_interval_ms=3_600_000, policy=policy)
     dispatcher = Dispatcher(
         config, registry, now_ns=time.monotonic_ns, loop=asyncio.get_running_loop()
     )
     session = registry.join(WorkerIdentity("w", "memory", 1, "cpu", "simd"), time.monotonic_ns())
-    evidence = [QualityEvidence("p", "accuracy", quality, 1, 0, 1) for quality, _ in _VARIANTS]
+    qualities = [QualityEvidence("p", "accuracy", quality, 1, 0, 1) for quality, _ in _VARIANTS]
+    known = _evidence()
     variants = tuple(
         VariantInfo(
             f"v{place}",
@@ -179,10 +214,14 @@ async def measure_requests(requests: int, in_flight: int) -> float:
             "words",
             (),
             (),
-            (evidence[place],),
+            (qualities[place],),
             _profile(ms),
             512,
             True,
+            calibrations=(("p", Calibration()),) if evidence else (),
+            escalations=tuple(
+                ("p", each) for each in known.escalations if evidence and each.first == f"v{place}"
+            ),
         )
         for place, (_, ms) in enumerate(_VARIANTS)
     )
@@ -226,9 +265,15 @@ def run(queued: int, seed: int) -> Report:
         summary[f"{prefix}decision_us_p99{suffix}"] = p99
         summary[f"{prefix}decision_us_once_p99{suffix}"] = once
     for in_flight in (1, 32):
-        cpu_us = asyncio.run(measure_requests(20_000, in_flight))
+        cpu_us = asyncio.run(measure_requests(20_000, in_flight, default))
         points.append({"what": "request", "in_flight": in_flight, "cpu_us": cpu_us})
         summary[f"request_cpu_us@{in_flight}"] = cpu_us
+    alone, first = (
+        asyncio.run(measure_requests(20_000, 1, "cascade-fixed", evidence=evidence))
+        for evidence in (False, True)
+    )
+    points.append({"what": "confident first answer", "direct_us": alone, "first_us": first})
+    summary["confident_first_answer_us_over_direct"] = first - alone
     settings = {"queued": queued, "seed": seed}
     return make_report("decision", settings=settings, points=points, summary=summary, host=host)
 

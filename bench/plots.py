@@ -12,6 +12,7 @@ Point = Mapping[str, Any]
 # One colour a policy in every picture.
 COLOURS = {
     "price": "#7b2d8b",
+    "orchid-cascade": "#dc2626",
     "orchid": "#be185d",
     "accurate": "#2b6cb0",
     "cheap": "#d97706",

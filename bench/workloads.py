@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bench.load.plan import Workload
 
 if TYPE_CHECKING:
+    from bench.sim.answers import Answers
     from worker.models.manifest import Manifest
 
 
@@ -61,6 +62,23 @@ def _measured(folder: Path, manifest: Manifest, workload: Workload) -> Workload:
         lengths = tuple(len(e.ids) for e in tokenizer.encode_batch(list(workload.texts)))
     qualities = {v.name: v.quality[0].value for v in manifest.variants if v.quality}
     return replace(workload, tokens=lengths, qualities=qualities)
+
+
+def answers_for(repository: Path, model: str, workload: Workload) -> Answers | None:
+    """What every variant answered to the texts of a workload; None where that was not recorded.
+
+    Raises ValueError for a damaged recording.
+    """
+    from bench.sim.answers import read_answers
+    from worker.models import dataset, synthetic
+
+    for population in (dataset.POPULATION, synthetic.POPULATION):
+        path = repository / model / "profiles" / f"confidences-{population}.npz"
+        if path.is_file():
+            answers = read_answers(path)
+            if answers.labels.tolist() == list(workload.labels):
+                return answers
+    return None
 
 
 def evidence_of(repository: Path, model: str, texts: int) -> dict[str, int]:

@@ -274,6 +274,7 @@ def _lags(dispatcher: Dispatcher, generations: Generations, lag_ns: float) -> No
 def _take(dispatcher: Dispatcher, generations: Generations, config: ControlPlaneConfig) -> None:
     """Put in force what may change while the process runs; see `reload.RELOADED`."""
     dispatcher.set_tenants(config.tenants)
+    dispatcher.cascades.renew()
     generations.quotas.set_tenancy(dispatcher.tenancy)
 
 

@@ -11,6 +11,7 @@ from controlplane.errors import ControlPlaneError, TooLate
 from controlplane.measures import NONE, Callers, RequestMeasures
 from controlplane.policy.hands import Flight, parts_of
 from controlplane.policy.records import Answer, Request
+from controlplane.policy.selector import Stage
 from controlplane.records.recorder import RequestRecorder
 from controlplane.telemetry.requests import request_ended
 from controlplane.telemetry.telemetry import Telemetry
@@ -60,7 +61,9 @@ class Accounts:
         """A run is on its way to its worker."""
         self.counters.dispatched += len(flight.requests)
         self.measures.sent(flight)
-        if self._records is not None:
+        stage: Stage | None = flight.requests[0].stage
+        # A shadow is no request: its run is recorded as done after the end of one.
+        if self._records is not None and (stage is None or not stage.shadow):
             self._records.sent(flight)
         for request in flight.requests:
             if request.trace is not None and request.trace.recording:

@@ -14,7 +14,15 @@ from protos.tls import TlsConfig
 from protos.tracing.endpoint import endpoint_fault
 
 PolicyName = Literal[
-    "price", "orchid", "accurate", "cheap", "early", "published-adaptive", "published-accurate"
+    "price",
+    "orchid-cascade",
+    "orchid",
+    "accurate",
+    "cheap",
+    "early",
+    "cascade-fixed",
+    "published-adaptive",
+    "published-accurate",
 ]
 
 
@@ -49,6 +57,9 @@ class ClassConfig:
     none. 0 leaves the general default. `deferrable` requests are kept out first under overload.
     Answers of generations may be cut to `overload_output_tokens` then (0: they may not), which
     leaves the measured quality `overload_output_quality` (0 to 1): below a floor they are not cut.
+    Without `approximation` only the most accurate variant that may answer does, and no cascade.
+    `population` names what the requests are like: cascades rest on evidence measured on that, and
+    by default on what the model was measured on first.
     """
 
     minimum_quality: float = 0.0
@@ -60,6 +71,8 @@ class ClassConfig:
     deferrable: bool = False
     overload_output_tokens: int = 0
     overload_output_quality: float = 0.0
+    approximation: bool = True
+    population: str = ""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.minimum_quality <= 1.0:

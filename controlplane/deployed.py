@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from controlplane.errors import NotFound
+from controlplane.policy.cascade import Calibration, Escalation
 from controlplane.policy.decode import DecodeLoad, DecodeProfile
 from controlplane.policy.profiles import VariantProfile
 
@@ -52,7 +53,10 @@ class TokenizerInfo:
 
 @dataclass(frozen=True, slots=True)
 class VariantInfo:
-    """One variant of a model as its workers describe it."""
+    """One variant of a model as its workers describe it.
+
+    `calibrations` and `escalations` are what cascades rest on, each with its population.
+    """
 
     name: str
     layout: str
@@ -66,6 +70,8 @@ class VariantInfo:
     ready: bool = False
     resident_bytes: int = 0
     decode: DecodeProfile | None = None
+    calibrations: tuple[tuple[str, Calibration], ...] = ()
+    escalations: tuple[tuple[str, Escalation], ...] = ()
 
     @property
     def serves(self) -> bool:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controlplane.config import ClassConfig, ControlPlaneConfig
-from controlplane.errors import InvalidRequest
+from controlplane.errors import ControlPlaneError, InvalidRequest
+from controlplane.evidence import evidence_faults, evidence_of
 from controlplane.policy.admission import Bounds
 from controlplane.policy.entries import Settings
 from controlplane.policy.policies import Policy, build
 from controlplane.policy.profiles import Candidate, VariantTable
-from controlplane.policy.records import RequestClass
+from controlplane.policy.records import Request, RequestClass
+from controlplane.policy.scheduler import Scheduler
 from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.registry import ModelInfo
 from controlplane.tenants import TenantsConfig
@@ -67,6 +69,7 @@ def variant_table(info: ModelInfo, quality_resolution: float) -> VariantTable:
         ],
         deployment=info,
         resolution=quality_resolution,
+        evidence=evidence_of(info),
     )
 
 
@@ -92,6 +95,15 @@ def new_table(
     return table
 
 
+def deploy(
+    scheduler: Scheduler, info: ModelInfo, quality_resolution: float
+) -> list[tuple[Request, ControlPlaneError]]:
+    """Serve a model as it is now; returns the queued requests that it cannot answer any more."""
+    pool = scheduler.pools.get(info.name)
+    table = new_table(info, quality_resolution, None if pool is None else pool.table)
+    return [] if table is None else scheduler.set_pool(info.name, table)
+
+
 def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) -> RequestClass:
     """The class with what the configuration demands of everyone who names it.
 
@@ -109,6 +121,8 @@ def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) 
         minimum_quality=max(klass.minimum_quality, named.minimum_quality),
         prohibited=klass.prohibited | frozenset(named.prohibited),
         deferrable=named.deferrable,
+        approximation=klass.approximation and named.approximation,
+        population=named.population,
     )
 
 
@@ -143,6 +157,7 @@ class Disagreements:
         if not ready:
             return
         lines = unknown_prohibitions(self._classes, ready)
+        lines += evidence_faults(self._classes, ready)
         for line in lines:
             if line not in self._told:
                 _log.warning("%s", line)

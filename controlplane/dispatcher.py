@@ -10,9 +10,9 @@ from controlplane.accounts import Accounts
 from controlplane.config import ControlPlaneConfig
 from controlplane.deployment import (
     Disagreements,
+    deploy,
     deployment_of,
     effective_class,
-    new_table,
     policy_of,
     policy_settings,
     renewed,
@@ -32,6 +32,7 @@ from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.pump import Pump
 from controlplane.records.recorder import RequestRecorder
 from controlplane.registry import ModelInfo, Registry, WorkerSession
+from controlplane.second_looks import SecondLooks
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.tenants import TenantsConfig
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkerPort, place_of
@@ -84,6 +85,9 @@ class Dispatcher:
             settled=self._pump.soon,
         )
         self._last_id = 0
+        self.cascades = SecondLooks(
+            self._scheduler, self._pending, self._deadlines, self.next_id, self._end, self._give
+        )
         if config.tenants:
             self.set_tenants(config.tenants)
         self._disagreements = Disagreements(config.classes)
@@ -287,10 +291,10 @@ class Dispatcher:
                 worker_id=session.identity.id,
                 now_ns=now,
             )
+            if current and request.cascade and self.cascades.took(pending, flight, answer, now):
+                return
             self._end(pending, queued=not current)
-            if not pending.waiter.done():
-                pending.waiter.set_result(answer)
-            self._accounts.answered(request, answer, now)
+            self._give(pending, answer, now)
         elif current:
             error = ends.failure(item, request.model)
             if isinstance(error, Unavailable | WorkerFault):
@@ -323,7 +327,7 @@ class Dispatcher:
             request.trace.admitted_ns = self._now_ns()
 
     def _shed(self, step: Shed) -> None:
-        if step.decision.slack_ns > 0:
+        if step.decision.slack_ns > 0 and step.request.stage is None:
             self.measures.refuse(step.request.model, step.decision.reason)
         self._fail(self._pending[step.request.id], ends.shed(step))
 
@@ -354,12 +358,7 @@ class Dispatcher:
                 self._again(pending, flight, fault)
 
     def _deploy(self, info: ModelInfo) -> None:
-        pool = self._scheduler.pools.get(info.name)
-        before = None if pool is None else pool.table
-        table = new_table(info, self._config.quality_resolution, before)
-        if table is None:
-            return
-        for request, error in self._scheduler.set_pool(info.name, table):
+        for request, error in deploy(self._scheduler, info, self._config.quality_resolution):
             reason = f"no live worker can answer the request any more: {error}"
             self._fail(self._pending[request.id], Unavailable(reason, 1000))
 
@@ -380,8 +379,15 @@ class Dispatcher:
         for flight in pending.others:
             self._members.cancel(flight, request)
 
+    def _give(self, pending: Pending, answer: Answer, now: int) -> None:
+        if not pending.waiter.done():
+            pending.waiter.set_result(answer)
+        self._accounts.answered(pending.request, answer, now)
+
     def _fail(self, pending: Pending, error: ControlPlaneError) -> None:
         self._end(pending)
+        if pending.kept is not None and self.cascades.settled(pending, error, self._now_ns()):
+            return
         if not pending.waiter.done():
             pending.waiter.set_exception(error)
             # Nobody may be left to look at it; that is no fault of the request.
@@ -390,16 +396,17 @@ class Dispatcher:
 
     def _expire(self, request_id: int) -> None:
         pending = self._pending.get(request_id)
-        if pending is not None:
+        if pending is not None and not self.cascades.goes_on(pending, self._now_ns()):
             self._fail(pending, ends.expired(pending.request))
 
     def _again(self, pending: Pending, flight: Flight, error: ControlPlaneError) -> None:
         """Queue a request of a failed flight again, or end it with what went wrong."""
         request = pending.request
         self._accounts.lost(request, flight, error)
+        spent = request.dispatches >= _MOST_DISPATCHES and not pending.others
         if request.deadline_ns <= self._now_ns():
             self._fail(pending, ends.expired(request))
-        elif request.dispatches >= _MOST_DISPATCHES and not pending.others:
+        elif pending.kept is not None or spent:
             self._fail(pending, error)
         elif request.dispatches < _MOST_DISPATCHES:
             try:

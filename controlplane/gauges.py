@@ -13,10 +13,11 @@ def gauges(scheduler: Scheduler, *, pending: int, deadlines: int) -> dict[str, i
     return {
         "pending": pending,
         "queued": scheduler.queued,
+        "kept": scheduler.kept,
         "in_flight": scheduler.in_flight,
         "runs": scheduler.runs,
         "deadlines": deadlines,
-        "queued_work_ns": sum(pool.nominal_work_ns for pool in pools),
+        "queued_work_ns": sum(pool.line.work.total for pool in pools),
         "busy_runs": sum(len(pool.busy) for pool in pools),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from controlplane.policy.cascading import FirstAnswer
 from controlplane.policy.hands import Flight
 from controlplane.policy.records import Answer, Request
 
@@ -25,17 +26,30 @@ class Waiter(Protocol):
         """The error it was told of; futures complain of those that nobody has looked at."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A first answer that is kept while a better variant is asked: what was said of it, and the
+    class that was answered.
+    """
+
+    answer: Answer
+    first: FirstAnswer
+    place: int
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """`waiter` is told how it ends; `flight` is the run it depends on, None while it is queued.
 
-    `others` are earlier flights that may still answer: their workers became suspect.
+    `others` are earlier flights that may still answer: their workers became suspect. `kept` is its
+    first answer, if there is one.
     """
 
     request: Request
     waiter: Waiter
     flight: Flight | None = None
     others: list[Flight] = field(default_factory=list)
+    kept: Kept | None = None
 
     def drop(self, flight: Flight) -> bool:
         """Forget a flight that ended; True when the request depended on it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 
 from deploy.access import Access
+from deploy.cascade_views import CascadeView, cascade_views
 from deploy.channels import channel as channel_to
 from deploy.charge_views import NO_CHARGES, ChargeView, CohortView, charge_view, cohort_views
 from deploy.memory_views import NO_MEMORY, MemoryView, memory_view
@@ -106,6 +107,7 @@ class PoolView:
     door_margin: float
     overload: OverloadView = NO_OVERLOAD
     cohorts: tuple[CohortView, ...] = ()
+    cascades: tuple[CascadeView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,11 +400,9 @@ def _pool(message: fleet_pb2.PoolStatus) -> PoolView:
             for variant in message.variants
         ),
         outcomes=dict(message.outcomes),
-        calibration=tuple(
-            DecileView(decile.runs, decile.predicted, decile.observed)
-            for decile in message.calibration
-        ),
+        calibration=tuple(DecileView(d.runs, d.predicted, d.observed) for d in message.calibration),
         door_margin=message.door_margin,
         overload=overload_view(message.overload),
         cohorts=cohort_views(message.cohorts),
+        cascades=cascade_views(message.cascades),
     )

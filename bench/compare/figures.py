@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from bench.compare.settings import BOUND, REFERENCE
+from bench.compare.settings import BOUND, CASCADE, REFERENCE
 
 Point = Mapping[str, Any]
 
@@ -23,6 +23,7 @@ FIGURES = (
     "share_most_accurate",
     "p95_ms",
     "cpu_cost",
+    "escalated",
 )
 # Student's t at 97.5 % for 1 to 9 degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -47,6 +48,7 @@ def figures_of(point: Point, best: str) -> dict[str, float]:
         "share_most_accurate": point["variant_share"].get(best, 0.0),
         "p95_ms": p95,
         "cpu_cost": point.get("cpu_cost_ms", point.get("cpu_ms")),
+        "escalated": point.get("escalated"),
         "achievable": point.get("achievable"),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -143,7 +145,8 @@ def summary_of(found: Sequence[Cell]) -> dict[str, float]:
     """The flat figures `<policy>@<load>.<figure>`, means over the seeds.
 
     `price_ahead` and its `_low` and `_high` are the paired difference and its interval.
-    `sim_over_live@<load>` and `live_over_bound@<load>` are ratios of accurate goodput.
+    `sim_over_live@<load>` and `live_over_bound@<load>` are ratios of accurate goodput,
+    `cascade_ahead_of_bound@<load>` is what cascades are ahead of the bound of fixed variants.
     """
     summary: dict[str, float] = {}
     goodput: dict[tuple[str, float], float] = {}
@@ -167,4 +170,6 @@ def summary_of(found: Sequence[Cell]) -> dict[str, float]:
             summary[f"{key}@{load:g}"] = simulated / live
         if policy == REFERENCE and bound:
             summary[f"live_over_bound@{load:g}"] = live / bound
+        if policy == CASCADE and bound:
+            summary[f"cascade_ahead_of_bound@{load:g}"] = live - bound
     return summary

@@ -15,6 +15,7 @@ from bench.load.plan import Workload
 from bench.load.processes import Event
 from bench.load.record import Records
 from bench.load.run import run_records
+from bench.sim.answers import Answers
 from bench.sim.calibration import calibrate
 from bench.sim.live import live_model
 from bench.sweep import Baseline, Notify, measure_baseline
@@ -128,6 +129,7 @@ def run_simulated(
     store: Store,
     policies: Sequence[str],
     notify: Callable[[str], None],
+    answers: Answers | None = None,
 ) -> None:
     """Simulates the policies (and `bound`) on the traffic of every load and seed measured live.
 
@@ -145,11 +147,13 @@ def run_simulated(
             for policy in policies:
                 notify(f"simulating {policy} at {load:g}")
                 job = Job(policy, load, seed)
-                played = simulate_job(settings, job, baseline, workload, served, calibration)
+                known = (settings, job, baseline, workload, served, calibration)
+                played = simulate_job(*known, answers=answers)
                 points.append(played.point)
             notify(f"bounding {load:g}")
             job = Job(BOUND, load, seed)
-            points.append(bound_job(settings, job, baseline, workload, served, calibration))
+            known = (settings, job, baseline, workload, served, calibration)
+            points.append(bound_job(*known, answers=answers))
     store.keep(points)
     store.save(summarise(store))
 

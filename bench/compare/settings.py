@@ -15,9 +15,11 @@ from controlplane.policy.policies import build
 
 LOADS = (0.4, 0.6, 0.8, 0.95, 1.1, 1.3, 2.0, 3.0)
 REFERENCE = "price"
+CASCADE = "orchid-cascade"
 BOUND = "bound"
 _COMPARED = (
     REFERENCE,
+    CASCADE,
     "orchid",
     "accurate",
     "cheap",

@@ -2,7 +2,8 @@
 
 Arrivals, texts' lengths and deadlines are the live run's own. Services are those of the served
 profiles times the ratios measured in the reference policy's live runs at the same load, slow
-together as they were there, and message times are measured there too; nothing else is fitted.
+together as they were there, and message times are measured there too; nothing else is fitted. Where
+every variant's answers to the texts were recorded, requests are answered like that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from bench.compare.settings import BOUND, REFERENCE, CompareSettings, Job
 from bench.load.plan import Workload as Texts
 from bench.load.schedule import draw_schedule
+from bench.sim.answers import Answers
 from bench.sim.bound import estimate_bound
 from bench.sim.calibration import Calibration, pooled
 from bench.sim.model import SimModel
@@ -40,7 +42,12 @@ def calibration_at(points: Sequence[Point], load: float) -> Calibration | None:
 
 
 def recorded_workload(
-    settings: CompareSettings, job: Job, baseline: Baseline, texts: Texts, measured: Calibration
+    settings: CompareSettings,
+    job: Job,
+    baseline: Baseline,
+    texts: Texts,
+    measured: Calibration,
+    answers: Answers | None = None,
 ) -> Workload:
     """The traffic of a job for the simulator, with luck and lost time as measured.
 
@@ -58,6 +65,7 @@ def recorded_workload(
         luck=measured.luck(generator, schedule.due_ns),
         tail=generator.random(count),
         reply_ns=measured.hops(generator, count),
+        item=None if answers is None else schedule.text.astype(np.int32),
     )
 
 
@@ -90,11 +98,13 @@ def simulate_job(
     served: SimModel,
     calibration: Calibration,
     faults: Faults | None = None,
+    answers: Answers | None = None,
 ) -> Played:
     """Simulates the policy of a job on its live traffic; the point's policy is `sim-...`."""
-    workload = recorded_workload(settings, job, baseline, texts, calibration)
+    workload = recorded_workload(settings, job, baseline, texts, calibration, answers)
     deployed = deployment(settings, calibration, job.policy)
-    world = World(workload, served.table(), replace(deployed, faults=faults or Faults()))
+    settings_of_world = replace(deployed, faults=faults or Faults())
+    world = World(workload, served.table(), settings_of_world, answers)
     point = _point(world.run(), f"sim-{job.policy}", job, calibration)
     return Played(point, workload, world.endings())
 
@@ -106,9 +116,10 @@ def bound_job(
     texts: Texts,
     served: SimModel,
     calibration: Calibration,
+    answers: Answers | None = None,
 ) -> Point:
     """The clairvoyant bound on the live traffic of a load and seed, as a point."""
-    workload = recorded_workload(settings, job, baseline, texts, calibration)
+    workload = recorded_workload(settings, job, baseline, texts, calibration, answers)
     bound = estimate_bound(
         workload,
         served.table(),
@@ -116,6 +127,7 @@ def bound_job(
         trip_ns=calibration.trip_ns,
         noise=calibration.noise(),
         warmup_s=settings.warmup_s,
+        answers=answers,
     )
     point = _point(bound.relaxed, BOUND, job, calibration)
     return {**point, "achievable": bound.repaired.accurate_goodput}

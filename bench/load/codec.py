@@ -6,6 +6,7 @@ its own work during the run is next to nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol as TypingProtocol
 
@@ -26,7 +27,8 @@ class Answered:
     """The variant that answered ("" when not told) and the winning class (-1 when none).
 
     The times are the server's account of the request, `batch` how many shared its run; 0
-    when not told.
+    when not told. `expected` is the chance that the answer of a cascade is right by its evidence
+    (nan for other answers), `escalated` says that a second variant was asked.
     """
 
     variant: str
@@ -35,6 +37,8 @@ class Answered:
     execute_us: int = 0
     total_us: int = 0
     batch: int = 0
+    expected: float = math.nan
+    escalated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,16 @@ class NativeCodec:
         """See Codec."""
         parsed = inference_pb2.InferResponse.FromString(response)
         classes = parsed.classifications
-        outcome = parsed.outcome
+        outcome, source = parsed.outcome, parsed.provenance
         return Answered(
-            parsed.provenance.variant,
+            source.variant,
             classes[0].index if classes else -1,
             outcome.queue_us,
             outcome.execute_us,
             outcome.total_us,
             outcome.batch_size,
+            source.stages.expected_quality if source.HasField("stages") else math.nan,
+            source.stages.escalated,
         )
 
     def stream_answer(self, message: bytes) -> StreamAnswer:
@@ -174,7 +180,11 @@ class OipCodec:
             if tensor.datatype == "FP32" and len(tensor.shape) == 2:
                 predicted = int(np.frombuffer(raw, np.float32).argmax())
                 break
-        return Answered(parsed.parameters["variant"].string_param, predicted)
+        told = parsed.parameters
+        expected = told["expected_quality"].double_param if "expected_quality" in told else math.nan
+        escalated = "escalated" in told and told["escalated"].bool_param
+        variant = told["variant"].string_param
+        return Answered(variant, predicted, expected=expected, escalated=escalated)
 
     def stream_answer(self, message: bytes) -> StreamAnswer:
         """See Codec. The protocol carries an error's text but no code."""

@@ -249,11 +249,14 @@ class Run:
         variant = np.full(rows, -1, np.int32)
         predicted = np.full(rows, -1, np.int32)
         account = np.zeros((4, rows), np.int64)
+        expected = np.full(rows, np.nan)
+        escalated = np.zeros(rows, np.bool_)
         names: dict[str, int] = {}
         for row, response in enumerate(self._response):
             if response:
                 answered = self._codec.answer(response)
                 predicted[row] = answered.predicted
+                expected[row], escalated[row] = answered.expected, answered.escalated
                 times = (answered.queue_us, answered.execute_us, answered.total_us)
                 account[:, row] = (*(us * 1000 for us in times), answered.batch)
                 if answered.variant:
@@ -277,6 +280,8 @@ class Run:
             cpu_s=self._cpu_s,
             window_ns=(self._warmup_ns, self._span_ns),
             examples=self._examples,
+            expected=expected,
+            escalated=escalated,
         )
 
     def _ending(self, row: int) -> Ending:

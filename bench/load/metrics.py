@@ -43,13 +43,15 @@ class LoadResult:
     `on_time` is the share of the offered answered on time, `on_time_of_admitted` of those
     not refused at the door. `accuracy` is right labels among on-time answers with a known
     label, `right_share` right on-time answers over the offered. `quality` is the mean
-    measured quality of the variants that answered on time, `accurate_goodput` the sum of
-    those qualities over the offered: what `right_share` is expected to be. nan when unknown.
+    measured quality of the variants that answered on time (of answers of cascades the chance to be
+    right that their evidence expects), `accurate_goodput` the sum of those qualities over the
+    offered: what `right_share` is expected to be. nan when unknown.
 
     `variant_share` is of the on-time answers. CPU times are of the measured window;
     `cpu_cost_ms` is the workers' for each offered request. `send_lag_p99_ms` is how late the
     driver itself was: large means it was too slow. `examples` has one message of the server
-    for each status that is not OK. `tenants` has offered and on_time by tenant name.
+    for each status that is not OK. `tenants` has offered and on_time by tenant name, `escalated` is
+    the share of on-time answers for which a second variant was asked.
     """
 
     offered: int
@@ -78,6 +80,7 @@ class LoadResult:
     window_s: float
     examples: Mapping[str, str]
     tenants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    escalated: float = 0.0
 
     def as_point(self) -> dict[str, Any]:
         """The result as JSON values; nan becomes null."""
@@ -128,6 +131,7 @@ def measure(plan: LoadPlan, workload: Workload, records: Records) -> LoadResult:
         window_s=window_s,
         examples={_code_name(code): text for code, text in records.examples.items()},
         tenants=_tenants(plan, records.tenant[inside], on_time),
+        escalated=_share(_escalated(records, inside, on_time), good),
     )
 
 
@@ -137,11 +141,26 @@ def _quality_sum(
     inside: np.ndarray[Any, Any],
     on_time: np.ndarray[Any, Any],
 ) -> float:
-    """Sum of the answering variants' qualities over on-time answers; nan when one has none."""
+    """Sum over on-time answers of what they are expected to be right; nan when one is unknown.
+
+    That is the quality of the answering variant, or what the evidence of a cascade expects.
+    """
     of = np.array(
         [workload.qualities.get(name, math.nan) for name in records.variants] + [math.nan]
     )
-    return float(of[records.variant[inside][on_time]].sum())
+    worth = of[records.variant[inside][on_time]]
+    if records.expected is not None:
+        expected = records.expected[inside][on_time]
+        worth = np.where(np.isnan(expected), worth, expected)
+    return float(worth.sum())
+
+
+def _escalated(
+    records: Records, inside: np.ndarray[Any, Any], on_time: np.ndarray[Any, Any]
+) -> int:
+    if records.escalated is None:
+        return 0
+    return int(records.escalated[inside][on_time].sum())
 
 
 def _tenants(

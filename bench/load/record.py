@@ -24,7 +24,9 @@ class Records:
     shared its run, 0 when not told. `variant` indexes `variants`, `predicted` is the
     answered class; both -1 without an answer. `cpu_s` is CPU seconds inside the measured
     window by process name, with the driver itself as "driver". `window_ns` is the measured
-    window. `examples` has one message of the server for each code that is not OK.
+    window. `examples` has one message of the server for each code that is not OK. `expected` is the
+    chance that an answer of a cascade is right (nan for others), `escalated` says that a second
+    variant was asked; None when nothing was told.
     """
 
     due_ns: NDArray[np.int64]
@@ -45,6 +47,8 @@ class Records:
     cpu_s: Mapping[str, float]
     window_ns: tuple[int, int]
     examples: Mapping[int, str] = field(default_factory=dict)
+    expected: NDArray[np.float64] | None = None
+    escalated: NDArray[np.bool_] | None = None
 
     def window_rows(self, mode: str) -> NDArray[np.bool_]:
         """The rows due (mode "open") or ended ("closed") inside the measured window."""
@@ -68,6 +72,7 @@ _COLUMNS = (
     "variant",
     "predicted",
 )
+_OPTIONAL = ("expected", "escalated")
 
 
 def save_records(path: Path, records: Records) -> None:
@@ -80,8 +85,10 @@ def save_records(path: Path, records: Records) -> None:
             "examples": {str(code): text for code, text in records.examples.items()},
         }
     )
+    columns = {name: getattr(records, name) for name in _COLUMNS + _OPTIONAL}
+    told = {name: column for name, column in columns.items() if column is not None}
     with path.open("wb") as file:
-        np.savez(file, meta=np.array(meta), **{name: getattr(records, name) for name in _COLUMNS})
+        np.savez(file, meta=np.array(meta), **told)
 
 
 def load_records(path: Path) -> Records:
@@ -89,6 +96,7 @@ def load_records(path: Path) -> Records:
     with np.load(path) as data:
         meta = json.loads(str(data["meta"]))
         columns = {name: data[name] for name in _COLUMNS}
+        columns |= {name: data[name] for name in _OPTIONAL if name in data}
     return Records(
         **columns,
         variants=tuple(meta["variants"]),
@@ -106,6 +114,10 @@ def merge(shards: Sequence[Records]) -> Records:
         for name in _COLUMNS
         if name != "variant"
     }
+    for name in _OPTIONAL:
+        told = [getattr(shard, name) for shard in shards]
+        if all(column is not None for column in told):
+            columns[name] = np.concatenate(told)
     variant = np.concatenate([_renumber(shard, names) for shard in shards])
     order = np.argsort(columns["due_ns"], kind="stable")
     cpu_s = dict(shards[0].cpu_s)

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.sim.answers import Answers
 from bench.sim.result import Effort, Ending, Endings, SimResult, reduce
 from bench.sim.service import Noise
+from bench.sim.tally import rights
 from bench.sim.workload import Workload
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import RequestClass, Shape
@@ -49,8 +51,11 @@ def estimate_bound(
     trip_ns: int = 0,
     noise: Noise | None = None,
     warmup_s: float = 0.0,
+    answers: Answers | None = None,
 ) -> Bound:
     """The best mean quality over all offered requests, without faults.
+
+    It knows no answers: `answers` only tell how many of its choice are right.
 
     Dynamic programming from the last arrival to the first over the backlog that an arrival
     finds, `_GRID` steps of the longest deadline with linear interpolation: each request is
@@ -69,7 +74,9 @@ def estimate_bound(
     relaxed = _follow(workload, service, budget, plan, workers, pooled=True)
     repaired = _follow(workload, service, budget, plan, workers, pooled=False)
     results = [
-        _result(workload, table, numbers, service, chosen, done, workers, trip_ns, warmup_s)
+        _result(
+            workload, table, numbers, service, chosen, done, workers, trip_ns, warmup_s, answers
+        )
         for chosen, done in (relaxed, repaired)
     ]
     offered = max(1, results[0].offered)
@@ -185,21 +192,24 @@ def _result(
     workers: int,
     trip_ns: int,
     warmup_s: float,
+    answers: Answers | None,
 ) -> SimResult:
     answered = chosen != _DROP
     number = np.array([*numbers, -1], dtype=np.int16)
     spent = service[np.flatnonzero(answered), chosen[answered]].sum()
+    names = [candidate.name for candidate in table.candidates]
     endings = Endings(
         ending=np.where(answered, Ending.ON_TIME, Ending.REFUSED).astype(np.int8),
         variant=number[chosen],
         done_ns=workload.arrived_ns + np.where(answered, done + trip_ns, 0.0).astype(np.int64),
         answered=answered,
+        right=rights(answers, workload, names, number[chosen]),
     )
     return reduce(
         "bound",
         workload.arrived_ns,
         endings,
-        [candidate.name for candidate in table.candidates],
+        names,
         [candidate.quality for candidate in table.candidates],
         Effort(
             busy_ns=int(spent),

@@ -33,10 +33,10 @@ def live_model(address: str, model: str) -> SimModel:
     if membership is None:
         raise ValueError(f"no worker of {address} serves {model}")
     resolution = ControlPlaneConfig().quality_resolution
-    candidates = variant_table(membership.model, resolution).candidates
-    if not candidates:
+    table = variant_table(membership.model, resolution)
+    if not len(table):
         raise ValueError(f"no variant of {model} is ready at {address}")
-    return SimModel(model, tuple(candidates), resolution)
+    return SimModel(model, table.candidates, resolution, table.evidence)
 
 
 def _describe(address: str, model: str) -> worker_pb2.DescribeResponse:

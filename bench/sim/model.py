@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.sim.evidence_rows import evidence_of, evidence_rows
 from bench.sim.workload import Lengths
+from controlplane.policy.cascade import Evidence
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
 from controlplane.policy.records import RequestClass, Shape
 
@@ -20,11 +22,15 @@ _WHOLE = ("max_tokens", "reference_tokens")
 
 @dataclass(frozen=True, slots=True)
 class SimModel:
-    """A named model; `resolution` is the control plane's `quality_resolution`."""
+    """A named model; `resolution` is the control plane's `quality_resolution`.
+
+    `evidence` of cascades is by population, as `VariantTable` has it.
+    """
 
     name: str
     candidates: tuple[Candidate, ...]
     resolution: float = 0.002
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     def table(self, only: Sequence[str] = ()) -> VariantTable:
         """The variant table, of the variants named or of all. ValueError for unknown names."""
@@ -33,7 +39,7 @@ class SimModel:
         if unknown:
             raise ValueError(f"no variant {unknown[0]!r}; variants: {', '.join(sorted(names))}")
         chosen = [c for c in self.candidates if not only or c.name in only]
-        return VariantTable.build(chosen, resolution=self.resolution)
+        return VariantTable.build(chosen, resolution=self.resolution, evidence=self.evidence)
 
 
 def routable(table: VariantTable) -> tuple[Candidate, ...]:
@@ -105,6 +111,7 @@ def document_of(model: SimModel) -> dict[str, Any]:
         "model": model.name,
         "quality_resolution": model.resolution,
         "variants": [_row(candidate) for candidate in model.candidates],
+        **({"evidence": evidence_rows(model.evidence)} if model.evidence else {}),
     }
 
 
@@ -123,6 +130,7 @@ def model_of(document: Any, where: str) -> SimModel:
         name=str(document.get("model", "")),
         candidates=tuple(_read_row(where, row) for row in rows),
         resolution=float(document.get("quality_resolution", 0.002)),
+        evidence=evidence_of(document.get("evidence", []), where),
     )
 
 

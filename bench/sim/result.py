@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -26,13 +27,18 @@ class Endings:
     """One row a request of the workload.
 
     `ending` is an `Ending`; `variant` the number of the answering variant, -1 without an
-    answer; `done_ns` when the caller heard; `answered` says whether there was an answer.
+    answer; `done_ns` when the caller heard; `answered` says whether there was an answer. Where
+    recorded answers were played, `worth` is the chance that it is right by the evidence and
+    `right` whether it is; `escalated` says that a second variant was asked.
     """
 
     ending: NDArray[np.int8]
     variant: NDArray[np.int16]
     done_ns: NDArray[np.int64]
     answered: NDArray[np.bool_]
+    worth: NDArray[np.float64] | None = None
+    right: NDArray[np.bool_] | None = None
+    escalated: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,10 @@ class SimResult:
     the on-time answers, most accurate variant first. Latencies are of all answers, nan
     without any. `cpu_ms` is worker time spent for each offered request. `worker_spread` is
     the most runs that one worker did over the mean, `crossed_idle` counts runs
-    that were sent to a busy worker while another one had nothing to do.
+    that were sent to a busy worker while another one had nothing to do. Where recorded answers
+    were played, `accurate_goodput` and `accuracy` take each answer at what the evidence expects
+    of it, and `right_share` counts the right ones over all offered (nan where nobody knows).
+    `escalated` is the share of on-time answers for which a second variant was asked.
     """
 
     policy: str
@@ -69,6 +78,8 @@ class SimResult:
     worker_spread: float
     crossed_idle: int
     expired_executed: int
+    right_share: float = math.nan
+    escalated: float = 0.0
 
     def as_point(self) -> dict[str, Any]:
         """The result as JSON values; what is not a number becomes null."""
@@ -85,6 +96,8 @@ class SimResult:
             "share_most_accurate": self.share_most_accurate,
             "p95_ms": self.p95_ms,
             "cpu_cost": self.cpu_ms,
+            "right_share": self.right_share,
+            "escalated": self.escalated,
         }
         return {name: value for name, value in figures.items() if value == value}
 
@@ -124,6 +137,14 @@ def reduce(
     good = ending == Ending.ON_TIME
     by_variant = np.bincount(variant[good], minlength=len(names)) if good.any() else None
     right = 0.0 if by_variant is None else float(by_variant @ np.array(qualities))
+    if endings.worth is not None:
+        right = float(endings.worth[inside][good].sum())
+    known = math.nan
+    if endings.right is not None:
+        known = float(endings.right[inside][good].sum()) / max(1, offered)
+    asked = 0.0
+    if endings.escalated is not None and good.any():
+        asked = float(endings.escalated[inside][good].mean())
     on_time = counts[Ending.ON_TIME]
     admitted = offered - counts[Ending.REFUSED]
     shares = {
@@ -159,4 +180,6 @@ def reduce(
         worker_spread=float(runs.max() / runs.mean()) if runs.sum() else 0.0,
         crossed_idle=effort.crossed_idle,
         expired_executed=effort.expired_executed,
+        right_share=known,
+        escalated=asked,
     )

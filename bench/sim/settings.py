@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bench.sim.service import Faults, Noise
+from controlplane.policy.admission import Bounds
+from controlplane.policy.entries import Settings
+from controlplane.policy.policies import build
+from controlplane.policy.scheduler import Scheduler
+from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.tenants import TenantsConfig
 
 
@@ -42,3 +47,21 @@ class SimSettings:
         for fault in self.faults.losses:
             if fault.worker >= self.workers:
                 raise ValueError(f"there is no worker {fault.worker} of {self.workers} to lose")
+
+
+def scheduler_of(settings: SimSettings) -> Scheduler:
+    """The live server's scheduler under these settings."""
+    policy = build(settings.policy, confidence_z=settings.confidence_z, reserve=settings.reserve)
+    return Scheduler(
+        policy,
+        Settings(
+            Bounds(settings.max_items, settings.max_work_ms * 1_000_000),
+            confidence_z=settings.confidence_z,
+            response_ns=settings.response_ns,
+            reserve=settings.reserve,
+            prefetch=settings.prefetch,
+            max_batch=settings.max_batch,
+            cohort_prices=settings.cohort_prices,
+        ),
+        Tenancy(settings.tenants) if settings.tenants else None,
+    )

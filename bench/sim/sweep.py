@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.sim.answers import Answers
 from bench.sim.arrivals import process
 from bench.sim.bound import estimate_bound
 from bench.sim.model import SimModel, mean_service_ns, routable
@@ -18,8 +19,10 @@ from bench.sim.workload import (
     REVIEW_LENGTHS,
     Deadlines,
     Lengths,
+    SampledLengths,
     Workload,
     draw_workload,
+    of_items,
     read_trace,
     retimed,
 )
@@ -49,7 +52,8 @@ class SimSweep:
     takes three of that variant's services. `deadline_factors` mixes deadlines. Each seed is
     one workload that all policies meet. `deployment` says everything else; its
     policy is ignored. A `trace` brings its own arrivals, lengths and deadlines: loads are
-    then how many times as fast it is played, and seeds draw the services only.
+    then how many times as fast it is played, and seeds draw the services only. With `answers`
+    requests are items drawn from those, of their lengths too.
     """
 
     model: SimModel
@@ -63,6 +67,7 @@ class SimSweep:
     lengths: Lengths = REVIEW_LENGTHS
     only: tuple[str, ...] = ()
     trace: Path | None = None
+    answers: Answers | None = None
     deployment: SimSettings = field(default_factory=SimSettings)
 
 
@@ -114,7 +119,10 @@ class SimPoint:
 def scale_of(sweep: SimSweep) -> SimScale:
     """Capacity and deadline that the sweep's loads and slacks refer to."""
     variants = routable(sweep.model.table(sweep.only))
-    service = mean_service_ns(variants[0], sweep.lengths)
+    lengths = sweep.lengths
+    if sweep.answers is not None:
+        lengths = SampledLengths(tuple(sweep.answers.tokens.tolist()))
+    service = mean_service_ns(variants[0], lengths)
     return SimScale(
         variant=variants[0].name,
         service_ms=service / 1e6,
@@ -129,13 +137,17 @@ def workload_of(sweep: SimSweep, scale: SimScale, load: float, seed: int) -> Wor
     if sweep.trace is not None:
         recorded = read_trace(sweep.trace, np.random.default_rng(seed))
         return retimed(recorded, speed=load, deadline_ms=sweep.deadline_ms)
-    return draw_workload(
+    workload = draw_workload(
         np.random.default_rng(seed),
         process(sweep.arrivals, load * scale.capacity_per_s, sweep.seconds),
         sweep.lengths,
         Deadlines(scale.deadline_ms, sweep.deadline_factors),
         sweep.seconds,
     )
+    if sweep.answers is not None:
+        generator = np.random.default_rng((seed, 2))
+        workload = of_items(workload, generator, sweep.answers.tokens)
+    return workload
 
 
 def run_sweep(sweep: SimSweep, notify: Notify = lambda what, n, of: None) -> Iterator[SimPoint]:
@@ -157,7 +169,8 @@ def run_point(sweep: SimSweep, policy: str, load: float, workloads: Sequence[Wor
     table = sweep.model.table(sweep.only)
     settings = replace(sweep.deployment, policy="orchid" if policy == BOUND else policy)
     if policy != BOUND:
-        return SimPoint(policy, load, tuple(simulate(w, table, settings) for w in workloads))
+        runs = tuple(simulate(w, table, settings, sweep.answers) for w in workloads)
+        return SimPoint(policy, load, runs)
     bounds = [
         estimate_bound(
             workload,
@@ -166,6 +179,7 @@ def run_point(sweep: SimSweep, policy: str, load: float, workloads: Sequence[Wor
             trip_ns=settings.trip_ns,
             noise=settings.noise,
             warmup_s=settings.warmup_s,
+            answers=sweep.answers,
         )
         for workload in workloads
     ]

@@ -32,3 +32,8 @@ class SimWorker:
     running: Job | None = None
     busy_ns: int = 0
     runs: int = 0
+
+    def worked_ns(self, now_ns: int) -> int:
+        """Time of its runs until now, with what has run of the present one."""
+        running = 0 if self.running is None else now_ns - self.running.started_ns
+        return self.busy_ns + running

@@ -26,7 +26,8 @@ class Workload:
     one of the long ones: so every policy, and the bound, meets the same services. `reply_ns`
     is what callers lose on the way from and to the control plane: an answer that leaves it
     later than so long before the deadline is late (None: nothing is lost). `who` numbers the
-    `classes` in which requests are asked (None: nobody says anything).
+    `classes` in which requests are asked (None: nobody says anything), `item` the recorded
+    answers that requests stand for (None: what is answered is not played).
     """
 
     arrived_ns: NDArray[np.int64]
@@ -37,6 +38,7 @@ class Workload:
     reply_ns: NDArray[np.int64] | None = None
     classes: tuple[RequestClass, ...] = (RequestClass(),)
     who: NDArray[np.int16] | None = None
+    item: NDArray[np.int32] | None = None
 
     def klass(self, number: int) -> RequestClass:
         """The class of one request."""
@@ -49,6 +51,7 @@ class Workload:
         columns: list[NDArray[Any]] = [self.tokens, self.deadline_ns, self.luck, self.tail]
         columns += [] if self.reply_ns is None else [self.reply_ns]
         columns += [] if self.who is None else [self.who]
+        columns += [] if self.item is None else [self.item]
         if any(len(column) != len(self.arrived_ns) for column in columns):
             raise ValueError("the columns of a workload must be equally long")
         if len(self) and np.any(np.diff(self.arrived_ns) < 0):
@@ -127,6 +130,14 @@ def draw_workload(
         luck=generator.standard_normal(count),
         tail=generator.random(count),
     )
+
+
+def of_items(
+    workload: Workload, generator: np.random.Generator, tokens: NDArray[np.int64]
+) -> Workload:
+    """The same arrivals as requests for items drawn from those with these lengths."""
+    item = generator.integers(0, len(tokens), len(workload), dtype=np.int32)
+    return replace(workload, item=item, tokens=tokens[item])
 
 
 def together(workloads: Sequence[Workload], classes: Sequence[RequestClass]) -> Workload:

@@ -13,21 +13,21 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.sim.result import Effort, Ending, Endings, SimResult, reduce
+from bench.sim.answers import Answers
+from bench.sim.result import Effort, Ending, Endings, SimResult
+from bench.sim.second_looks import Kept, SecondLooks
 from bench.sim.service import Services, WorkerLoss
-from bench.sim.settings import SimSettings
+from bench.sim.settings import SimSettings, scheduler_of
+from bench.sim.tally import Tally
 from bench.sim.workers import Job, SimWorker
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
-from controlplane.policy.admission import Bounds
 from controlplane.policy.cohorts import Cohorts
-from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight
 from controlplane.policy.ladder import Ladder
-from controlplane.policy.policies import build
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Request, Shape
-from controlplane.policy.scheduler import Scheduler, Shed
+from controlplane.policy.scheduler import Shed
 from controlplane.policy.tenancy.tenancy import Tenancy
 
 __all__ = ["SimSettings", "World", "simulate"]
@@ -35,40 +35,38 @@ __all__ = ["SimSettings", "World", "simulate"]
 _MODEL = "m"
 _REPORT_NS = 250_000_000
 _MOST_DISPATCHES = 3
+# The control plane's timer for a first answer that is kept fires so long before it must leave.
+_EARLY_NS = 2_000_000
 
 
-def simulate(workload: Workload, table: VariantTable, settings: SimSettings) -> SimResult:
-    """Play a workload; the same arguments give the same result."""
-    return World(workload, table, settings).run()
+def simulate(
+    workload: Workload, table: VariantTable, settings: SimSettings, answers: Answers | None = None
+) -> SimResult:
+    """Play a workload; the same arguments give the same result.
+
+    With `answers` the items of the workload are answered as was recorded.
+    """
+    return World(workload, table, settings, answers).run()
 
 
 class World:
     """One run. Events of one moment happen in the order in which they were foreseen."""
 
-    def __init__(self, workload: Workload, table: VariantTable, settings: SimSettings) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        table: VariantTable,
+        settings: SimSettings,
+        answers: Answers | None = None,
+    ) -> None:
         self._workload = workload
         self._table = table
         self._settings = settings
         self._services = Services(workload, settings.noise)
-        policy = build(
-            settings.policy, confidence_z=settings.confidence_z, reserve=settings.reserve
-        )
-        self._second_look = policy.second_look
-        self._scheduler = Scheduler(
-            policy,
-            Settings(
-                Bounds(settings.max_items, settings.max_work_ms * 1_000_000),
-                confidence_z=settings.confidence_z,
-                response_ns=settings.response_ns,
-                reserve=settings.reserve,
-                prefetch=settings.prefetch,
-                max_batch=settings.max_batch,
-                cohort_prices=settings.cohort_prices,
-            ),
-            Tenancy(settings.tenants) if settings.tenants else None,
-        )
+        self._scheduler = scheduler_of(settings)
+        self._second_look = self._scheduler.policy.second_look
         self._scheduler.set_pool(_MODEL, table)
-        self._events: list[tuple[int, int, Callable[[int], None]]] = []
+        self._events: list[tuple[int, int, Callable[[int], object]]] = []
         self._sequence = 0
         self._by_number: dict[int, SimWorker] = {}
         self._present: list[SimWorker] = []
@@ -78,14 +76,12 @@ class World:
         self._requests: dict[int, Request] = {}
         # Request -> the flight that has it now; only waiting and running requests are here.
         self._flight: dict[int, Flight | None] = {}
-        count = len(workload)
         lost = workload.reply_ns
-        self._reply_ns: list[int] = [0] * count if lost is None else lost.tolist()
-        self._ending = np.full(count, -1, dtype=np.int8)
-        self._variant = np.full(count, -1, dtype=np.int16)
-        self._rung = np.zeros(count, dtype=np.int8)
-        self._done = np.zeros(count, dtype=np.int64)
-        self._answered = np.zeros(count, dtype=np.bool_)
+        self._reply_ns: list[int] = [0] * len(workload) if lost is None else lost.tolist()
+        self._tally = Tally(workload, table, answers)
+        self.looks: SecondLooks | None = None
+        if answers is not None and workload.item is not None:
+            self.looks = SecondLooks(self._scheduler, answers, workload.item.tolist())
         # The armed timer, 0 for none, and the time that it was armed for.
         self._timer = 0
         self._wake_ns = 0
@@ -122,7 +118,7 @@ class World:
 
     def endings(self) -> Endings:
         """How every request of the workload ended; for looking only, after `run`."""
-        return Endings(self._ending, self._variant, self._done, self._answered)
+        return self._tally.endings()
 
     @property
     def tenancy(self) -> Tenancy | None:
@@ -131,7 +127,7 @@ class World:
 
     def rungs(self) -> NDArray[np.int8]:
         """On which rung of the ladder each request found the pool; for looking only."""
-        return self._rung
+        return self._tally.rungs
 
     @property
     def workload(self) -> Workload:
@@ -150,7 +146,7 @@ class World:
 
     def violations(self) -> list[str]:
         """Every broken invariant of the scheduler at the end; empty when all adds up."""
-        return self._scheduler.violations(int(self._done.max(initial=0)))
+        return self._scheduler.violations(self._tally.last_ns)
 
     # --- requests -------------------------------------------------------------------
 
@@ -173,7 +169,7 @@ class World:
             return
         self._flight[number] = None
         admission = self._scheduler.offer(request, now)
-        self._rung[number] = self.ladder.rung
+        self._tally.rungs[number] = self.ladder.rung
         if not admission.admitted:
             self._end(number, Ending.REFUSED, now)
             return
@@ -191,16 +187,58 @@ class World:
     def _end(self, number: int, ending: Ending, now: int) -> None:
         del self._flight[number]
         self._requests.pop(number, None)
-        self._ending[number] = ending
-        self._done[number] = now
+        self._tally.end(number, ending, now)
 
     def _answer(self, request: Request, flight: Flight, now: int) -> None:
-        if self._flight.get(request.id) is not flight:
+        number, looks, worth = request.id, self.looks, flight.candidate.quality
+        if self._flight.get(number) is not flight:
             return
-        self._answered[request.id] = True
-        self._variant[request.id] = flight.table.numbers[flight.candidate.name]
-        late = now + self._reply_ns[request.id] > request.deadline_ns
-        self._end(request.id, Ending.LATE if late else Ending.ON_TIME, now)
+        second = looks is not None and number in looks.kept
+        if looks is not None and request.cascade is not None:
+            if second:
+                worth = looks.second(request, flight, now)
+            elif (kept := looks.first(request, flight, now)) is not None:
+                if not kept.first.reason and self._go_on(looks, request, kept, now):
+                    return
+                worth = kept.first.right
+                shadow = looks.shadow(request, kept, flight, now)
+                if shadow is not None:
+                    self._requests[shadow.id], self._flight[shadow.id] = shadow, None
+                    self._at(shadow.deadline_ns, partial(self._expire, shadow.id))
+        self._give(request, flight.table.numbers[flight.candidate.name], worth, second, now)
+
+    def _give(
+        self, request: Request, variant: int, worth: float, escalated: bool, now: int
+    ) -> None:
+        number = request.id
+        if number >= len(self._tally):
+            self._end(number, Ending.SHED, now)
+            return
+        self._tally.answer(number, variant, worth, escalated)
+        late = now + self._reply_ns[number] > request.deadline_ns
+        self._end(number, Ending.LATE if late else Ending.ON_TIME, now)
+
+    def _go_on(self, looks: SecondLooks, request: Request, kept: Kept, now: int) -> bool:
+        """Queue a request again with its first answer kept; False when that is the last."""
+        until = kept.first.until_ns
+        if until <= now or not self._scheduler.follow(request, kept.first.stage):
+            return False
+        looks.kept[request.id] = kept
+        self._flight[request.id] = None
+        give_up = request.deadline_ns - self._settings.response_ns - _EARLY_NS
+        self._at(until, lambda at: self._flight.get(request.id) or self._settle(request.id, at))
+        self._at(give_up, partial(self._settle, request.id))
+        return True
+
+    def _settle(self, number: int, now: int) -> bool:
+        """Give a first answer that was kept, if it is still wanted."""
+        if self.looks is None or number not in self.looks.kept or number not in self._flight:
+            return False
+        request, first = self._requests[number], self.looks.kept[number].first
+        if self._flight[number] is None:
+            self._scheduler.withdraw(request, now)
+        self._give(request, first.number, first.right, True, now)
+        return True
 
     # --- decisions ------------------------------------------------------------------
 
@@ -209,7 +247,8 @@ class World:
         while (step := scheduler.next_step(now)) is not None:
             if isinstance(step, Shed):
                 expired = step.request.deadline_ns <= now
-                self._end(step.request.id, Ending.LATE if expired else Ending.SHED, now)
+                if not self._settle(step.request.id, now):
+                    self._end(step.request.id, Ending.LATE if expired else Ending.SHED, now)
             else:
                 self._send(step, now)
         wake = scheduler.wake_ns()
@@ -264,6 +303,8 @@ class World:
             candidate = flight.candidate
             shapes = [request.shapes[candidate.tokenizer] for request in flight.requests]
             numbers = [request.id for request in flight.requests]
+            if self.looks is not None:
+                numbers = [self.looks.row(number) for number in numbers]
             taken = self._services.run_ns(candidate, shapes, numbers)
             taken = int(taken * self._settings.faults.slowness(worker.index, now))
             job.full_ns = taken
@@ -312,7 +353,7 @@ class World:
 
     # --- faults and reports ---------------------------------------------------------
 
-    def _losing(self, fault: WorkerLoss) -> Callable[[int], None]:
+    def _losing(self, fault: WorkerLoss) -> Callable[[int], object]:
         def lose(now: int) -> None:
             worker = next((w for w in self._present if w.index == fault.worker), None)
             if worker is None:
@@ -344,6 +385,8 @@ class World:
 
     def _again(self, request: Request, flight: Flight, now: int) -> None:
         self._flight[request.id] = None
+        if self._settle(request.id, now):
+            return
         if request.deadline_ns <= now:
             self._end(request.id, Ending.LATE, now)
         elif request.dispatches >= _MOST_DISPATCHES or not self._scheduler.requeue(request, flight):
@@ -351,12 +394,7 @@ class World:
 
     def _report(self, now: int) -> None:
         """Workers report how busy their machines were since the last report."""
-        busy = 0
-        for worker in self._present:
-            busy += worker.busy_ns
-            if worker.running is not None:
-                busy += now - worker.running.started_ns
-        busy += sum(worker.busy_ns for worker in self._gone)
+        busy = sum(worker.worked_ns(now) for worker in (*self._present, *self._gone))
         own = (busy - self._reported_busy) / (_REPORT_NS * self._settings.workers)
         self._reported_busy = busy
         percent = 100.0 * min(1.0, own + self._settings.neighbours)
@@ -366,7 +404,7 @@ class World:
 
     # --- clock and figures ----------------------------------------------------------
 
-    def _at(self, time_ns: int, happen: Callable[[int], None]) -> None:
+    def _at(self, time_ns: int, happen: Callable[[int], object]) -> None:
         self._sequence += 1
         heapq.heappush(self._events, (time_ns, self._sequence, happen))
 
@@ -380,15 +418,5 @@ class World:
             crossed_idle=self._crossed_idle,
             expired_executed=self._expired_executed,
         )
-        candidates = self._table.candidates
-        best = next(k for k, c in enumerate(candidates) if c.name not in self._table.dominated)
-        return reduce(
-            self._settings.policy,
-            self._workload.arrived_ns,
-            self.endings(),
-            [candidate.name for candidate in candidates],
-            [candidate.quality for candidate in candidates],
-            effort,
-            best=best,
-            from_ns=int(self._settings.warmup_s * 1e9),
-        )
+        warmup_ns = int(self._settings.warmup_s * 1e9)
+        return self._tally.result(self._settings.policy, effort, from_ns=warmup_ns)

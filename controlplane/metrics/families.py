@@ -95,6 +95,21 @@ STRAIN = _gauge(
 PRICE = _gauge(
     "worker.price", "Accurate answers that the next second of a worker is worth.", ("model",)
 )
+CASCADE_ON = _gauge(
+    "cascade.on", "1 while answers of the class may come from cascades, 0 after drift.", _CLASS
+)
+CASCADE_AGREEMENT = _gauge(
+    "cascade.agreement", "Mean chance that second answers give to the first one's class.", _CLASS
+)
+CASCADE_FLOOR = _gauge(
+    "cascade.agreement_floor", "What the agreement must not be below, by the evidence.", _CLASS
+)
+CASCADE_FIRST = _counter("cascade.first_answers", "First answers of cascades.", _CLASS)
+CASCADE_COMPARED = _counter(
+    "cascade.compared",
+    "Second answers that were compared with a first one; shadows are those nobody asked for.",
+    (*_CLASS, "kind"),
+)
 DISPATCHED = _counter("requests.dispatched", "Requests sent to a worker.")
 REDISPATCHED = _counter("requests.redispatched", "Requests queued again after a failed run.")
 LATE_RESULTS = _counter("results.late", "Results of requests that had ended before.")

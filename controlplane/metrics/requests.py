@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 from controlplane.dispatcher import Dispatcher
 from controlplane.ends import OUTCOMES
-from controlplane.measures import NONE, QUEUED, RUNNING
+from controlplane.measures import NONE, OTHER, QUEUED, RUNNING, Callers
 from controlplane.metrics import families as f
 from controlplane.metrics.shared import counts, distributions, overload
 from controlplane.policy.admission import Refusal
 from controlplane.policy.calibration import DECILES
+from controlplane.policy.drift import ClassWatch
 from controlplane.policy.pool import Pool
 from controlplane.policy.price import Price
+from controlplane.policy.records import RequestClass
 from controlplane.policy.selector import Reason
 from controlplane.registry import WorkerSession
 from protos.measures import Reading
@@ -46,6 +48,8 @@ def readings(dispatcher: Dispatcher, sessions: tuple[WorkerSession, ...]) -> Ite
     places = [(model, place) for model in models for place in (QUEUED, RUNNING)]
     yield from counts(f.MISSED, measures.missed, places)
     yield from counts(f.ANSWERS, measures.answers)
+    for pool in dispatcher.pools():
+        yield from _cascades(pool, measures.callers)
     yield from counts(f.INPUT_TOKENS, measures.tokens)
     yield from distributions(f.QUEUE_TIME, measures.queue)
     yield from distributions(f.DURATION, measures.duration)
@@ -63,6 +67,24 @@ def readings(dispatcher: Dispatcher, sessions: tuple[WorkerSession, ...]) -> Ite
             held[flight.pool.model] += len(flight.requests)
     for pool in dispatcher.pools():
         yield from _pool(pool, held[pool.model])
+
+
+def _cascades(pool: Pool, callers: Callers) -> Iterator[Reading]:
+    """What second answers said of first ones; classes that are not told apart are left out."""
+    watches = {"": ClassWatch()}
+    if pool.cascading is not None:
+        watches.update(pool.cascading.drift)
+    possible = pool.cascading is not None and pool.table.cascades is not None
+    for name, watch in watches.items():
+        label = (pool.model, callers.klass(RequestClass(name=name)))
+        if label[1] == OTHER:
+            continue
+        yield Reading(f.CASCADE_ON, label, int(possible and watch.on))
+        yield Reading(f.CASCADE_AGREEMENT, label, watch.agreement)
+        yield Reading(f.CASCADE_FLOOR, label, watch.floor)
+        yield Reading(f.CASCADE_FIRST, label, watch.answers)
+        yield Reading(f.CASCADE_COMPARED, (*label, "escalated"), watch.compared - watch.shadows)
+        yield Reading(f.CASCADE_COMPARED, (*label, "shadow"), watch.shadows)
 
 
 def _pool(pool: Pool, in_flight: int) -> Iterator[Reading]:

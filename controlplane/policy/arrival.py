@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controlplane.policy.admission import Admission, Bounds, Load, admit
+from controlplane.policy.cascade import Cascade
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.selector import Estimate
 
@@ -17,7 +18,8 @@ class Arrival(NamedTuple):
     `slack_ns` the time until its deadline, `trip_ns` the way to a worker and back.
     `margin` stretches what is foretold of the wait, for policies that keep one (`DoorMargin`).
     `table` holds the variants' profiles, `in_flight` counts the requests that workers hold,
-    `cpu_percent` is the smoothed use of the workers' whole machines, 0 to 100.
+    `cpu_percent` is the smoothed use of the workers' whole machines, 0 to 100; `cascade` is what
+    the newcomer may take.
     """
 
     now_ns: int
@@ -32,6 +34,7 @@ class Arrival(NamedTuple):
     margin: float = 1.0
     in_flight: int = 0
     cpu_percent: float = 0.0
+    cascade: Cascade | None = None
 
     def fastest(self) -> int:
         """Place of the eligible variant with the least prediction."""

@@ -9,6 +9,14 @@ reward of a decision, g, is the accurate goodput:
 
     h(x) + g = max_k { q_k P_k(x) + E h((x + tau_k - A)+) }  or  E h((x - A)+) for a drop.
 
+A cascade is variant j first and, where that pays, k after it: the decision earns as j does, and
+the option to escalate on top, which is worth
+
+    P_jk(x) F((E h((x + tau_j - A)+) - E h((x + tau_j + tau_k - A)+)) / P_jk(x))
+
+for the chance P_jk that both are on time and the worth F of an option at a price (`cascade.Pair`):
+the future that the second run costs is the price of what it gains.
+
 Solved for a ladder of arrival rates at once, by relative value iteration on a grid of ages.
 """
 
@@ -16,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +40,19 @@ _LOWEST_LOAD = 0.2
 _HIGHEST_LOAD = 1.5
 # Largest change in a round, in units of quality, at which the iteration has converged.
 _TOLERANCE = 1e-3
+# A second run that is less likely to be on time is not worth a price.
+_UNLIKELY = 1e-3
+
+
+class Option(NamedTuple):
+    """A cascade as the values know it: the place of its first variant among the shares, what both
+    runs take of the pooled worker, and the worth of the option at rising prices from 0 on.
+    """
+
+    first: int
+    share_ns: float
+    prices: Sequence[float]
+    worth: Sequence[float]
 
 
 class HeadValues:
@@ -40,17 +62,22 @@ class HeadValues:
     enough to be used at least once.
     """
 
-    __slots__ = ("_after", "_at", "_lowest", "_mean", "_rates", "_rewards", "_shifts", "_size",
-                 "_spacing", "_step_ns", "_values", "converged", "ready")  # fmt: skip
+    __slots__ = ("_after", "_at", "_chances", "_curves", "_lowest", "_mean", "_options", "_rates",
+                 "_rewards", "_shifts", "_size", "_spacing", "_step_ns", "_values", "converged",
+                 "ready")  # fmt: skip
 
-    def __init__(self, deadline_ns: float, shares_ns: Sequence[float]) -> None:
+    def __init__(
+        self, deadline_ns: float, shares_ns: Sequence[float], options: Sequence[Option] = ()
+    ) -> None:
         """`deadline_ns` above 0; `shares_ns` are the tau_k. Values are zero until `improve`.
 
         A share longer than the deadline counts as the deadline: after it, all is lost either way.
         """
         shares_ns = [min(share, deadline_ns) for share in shares_ns]
-        longest = max(shares_ns)
-        low, high = _LOWEST_LOAD / longest, _HIGHEST_LOAD / min(shares_ns)
+        both_ns = [min(option.share_ns, deadline_ns) for option in options]
+        longest = max([*shares_ns, *both_ns])
+        slowest = max(shares_ns)
+        low, high = _LOWEST_LOAD / slowest, _HIGHEST_LOAD / min(shares_ns)
         self.converged = self.ready = False
         self._step_ns = deadline_ns / _STEPS
         self._size = _STEPS + 2 + math.ceil(longest / self._step_ns)
@@ -59,6 +86,12 @@ class HeadValues:
         self._spacing = math.log(high / low) / (_RATES - 1)
         self._mean = _averaging(self._rates * self._step_ns, self._size)
         self._shifts = [divmod(share / self._step_ns, 1.0) for share in shares_ns]
+        self._options = [
+            (option.first, divmod(both / self._step_ns, 1.0))
+            for option, both in zip(options, both_ns, strict=True)
+        ]
+        self._curves = [(np.array(each.prices), np.array(each.worth)) for each in options]
+        self._chances: _Floats = np.zeros((len(options), self._size))
         self._rewards: _Floats = np.zeros((len(shares_ns), self._size))
         self._values: _Floats = np.zeros((_RATES, self._size))
         self._at: list[list[float]] = []
@@ -68,9 +101,16 @@ class HeadValues:
         """The ages of the grid, from 0 up to the deadline."""
         return [place * self._step_ns for place in range(_STEPS + 1)]
 
-    def earn(self, rewards: Sequence[Sequence[float]]) -> None:
-        """Set what each variant earns at each of `ages_ns`; beyond the deadline it is nothing."""
+    def earn(
+        self, rewards: Sequence[Sequence[float]], chances: Sequence[Sequence[float]] = ()
+    ) -> None:
+        """Set what each variant earns at each of `ages_ns`; beyond the deadline it is nothing.
+
+        `chances` are those of each option that both its runs are on time.
+        """
         self._rewards[:, : _STEPS + 1] = rewards
+        if self._options:
+            self._chances[:, : _STEPS + 1] = chances
 
     def improve(self, rounds: int) -> None:
         """Iterate so many times."""
@@ -80,11 +120,12 @@ class HeadValues:
             best = after.copy()
             beyond = np.repeat(after[:, -1:], self._size, axis=1)
             later = np.concatenate((after, beyond), axis=1)
-            for (whole, part), reward in zip(self._shifts, self._rewards, strict=True):
-                place = int(whole)
-                low = later[:, place : place + self._size]
-                high = later[:, place + 1 : place + 1 + self._size]
-                np.maximum(best, reward + low + part * (high - low), out=best)
+            for shift, reward in zip(self._shifts, self._rewards, strict=True):
+                np.maximum(best, reward + self._shifted(later, shift), out=best)
+            for place, (first, shift) in enumerate(self._options):
+                alone = self._shifted(later, self._shifts[first])
+                option = self._option(place, alone - self._shifted(later, shift))
+                np.maximum(best, self._rewards[first] + alone + option, out=best)
             moved = best - self._values
             self._values = best - best[:, :1]
         self.converged = bool(np.all(np.ptp(moved, axis=1) < _TOLERANCE))
@@ -124,6 +165,23 @@ class HeadValues:
             low = lower[column] + part * (lower[column + 1] - lower[column])
             high = upper[column] + part * (upper[column + 1] - upper[column])
             found.append(low + height * (high - low))
+        return found
+
+    def _shifted(self, later: _Floats, shift: tuple[float, float]) -> _Floats:
+        """E h((x + tau - A)+) for a share of so many steps, whole ones and a part of one."""
+        place, part = int(shift[0]), shift[1]
+        low = later[:, place : place + self._size]
+        moved: _Floats = low + part * (later[:, place + 1 : place + 1 + self._size] - low)
+        return moved
+
+    def _option(self, place: int, costs: _Floats) -> _Floats:
+        """What an option is worth where its second run costs so much of the future."""
+        chances = self._chances[place]
+        prices, worth = self._curves[place]
+        likely = chances > _UNLIKELY
+        asked = costs[:, likely] / chances[likely]
+        found: _Floats = np.zeros_like(costs)
+        found[:, likely] = chances[likely] * np.interp(asked, prices, worth)
         return found
 
     def _expected(self) -> _Floats:

@@ -13,6 +13,7 @@ from controlplane.policy.admission import Admission
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.early import Early
 from controlplane.policy.orchid import Orchid
+from controlplane.policy.orchid_cascade import FixedCascade, OrchidCascade
 from controlplane.policy.price import Price
 from controlplane.policy.published import Published
 from controlplane.policy.records import Decision
@@ -81,16 +82,24 @@ class Fixed:
 
 
 def build(name: str, *, confidence_z: float, reserve: float) -> Policy:
-    """The policy called `name`; ValueError names the known ones."""
+    """The policy called `name`; ValueError names the known ones.
+
+    `cascade-fixed:C` asks again below a confidence of C instead of its own.
+    """
+    kind, _, threshold = name.partition(":")
     makers: dict[str, Callable[[], Policy]] = {
         "orchid": lambda: Orchid(confidence_z, reserve),
         "price": lambda: Price(Orchid(confidence_z, reserve)),
+        "orchid-cascade": lambda: OrchidCascade(Orchid(confidence_z, reserve)),
+        "cascade-fixed": lambda: FixedCascade(Orchid(confidence_z, reserve)),
         "accurate": lambda: Fixed("accurate", Reason.FIXED_ACCURATE, cheapest=False),
         "cheap": lambda: Fixed("cheap", Reason.FIXED_CHEAP, cheapest=True),
         "published-adaptive": lambda: Published(accurate_only=False),
         "published-accurate": lambda: Published(accurate_only=True),
         "early": lambda: Early(confidence_z),
     }
+    if kind == "cascade-fixed" and threshold:
+        return FixedCascade(Orchid(confidence_z, reserve), float(threshold))
     if name not in makers:
         raise ValueError(f"unknown policy {name!r}; policies: {', '.join(sorted(makers))}")
     return makers[name]()

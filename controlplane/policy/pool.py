@@ -8,6 +8,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
+from controlplane.policy.cascading import cascading_of, deployed_anew, second_run
 from controlplane.policy.cohorts import Cohorts
 from controlplane.policy.door import DoorMargin
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
@@ -19,6 +20,7 @@ from controlplane.policy.policies import Policy
 from controlplane.policy.pressure import Demand
 from controlplane.policy.profiles import Candidate, VariantTable
 from controlplane.policy.records import Decision, DecisionKind, Request
+from controlplane.policy.second_line import SecondLine
 from controlplane.policy.selector import Reason, Situation
 from controlplane.policy.tenancy.accounts import Account
 from controlplane.policy.tenancy.line import FairLine
@@ -31,7 +33,7 @@ class Pool:
     `cohorts` are the prices of its cohorts, None under a policy that is not to know of them.
     `line` holds the waiting requests; `held` says that the head, when a busy worker would
     have taken it, was left to wait for company. `hands.Hands` keeps `live`, `idle`, `busy`
-    and `free_times`.
+    and `free_times`. `cascading` is None under policies without cascades.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Pool:
         self.model = model
         self.table = table
         self.policy = policy
+        self.cascading = cascading_of(policy)
         self.foresight = Foresight(table)
         self.live = 0
         self.idle = 0
@@ -60,6 +63,7 @@ class Pool:
         self._settings = settings
         self.tenancy = tenancy
         self.line = self._new_line()
+        self.seconds = SecondLine(settings.bounds.max_items)
         self.held = False
 
     @property
@@ -74,13 +78,7 @@ class Pool:
 
     def head_time(self) -> float:
         """Virtual time of the tenant whose turn it is; 0 without tenants."""
-        line = self.line
-        return line.head_time() if isinstance(line, FairLine) else 0.0
-
-    @property
-    def nominal_work_ns(self) -> int:
-        """Uncorrected work queued here."""
-        return self.line.work.total
+        return self.line.head_time() if isinstance(self.line, FairLine) and self.queued else 0.0
 
     def own_work_ns(self) -> float:
         """Corrected work queued here, each request on its fastest eligible variant."""
@@ -138,6 +136,7 @@ class Pool:
                 margin=margin,
                 in_flight=in_flight,
                 cpu_percent=cpu_percent,
+                cascade=request.cascade,
             )
         )
         self.ladder.answered(admission)
@@ -172,7 +171,7 @@ class Pool:
         self.held = False
         entry = self.line.remove(request_id)
         if entry is None:
-            return False
+            return self.seconds.remove(request_id)
         if entry.request.deadline_ns <= now_ns:
             self.settle(entry.request, on_time=False)
         return True
@@ -183,11 +182,12 @@ class Pool:
         self.ladder.observe(self.queued_work_ns(), self.live, now_ns)
 
     def settle(self, request: Request, on_time: bool) -> None:
-        """An admitted request has ended: the door learns from it."""
+        """An admitted request has ended: the door learns from it, once."""
         door = self.door
         if self.tenancy is not None:
             door = self.tenancy.account(request.klass.tenant).door
-        door.settle(request.tightness, on_time)
+        if request.stage is None:
+            door.settle(request.tightness, on_time)
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
@@ -209,7 +209,7 @@ class Pool:
                 return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
             self.settle(entry.request, on_time=False)
             return Choice(decision, None, (entry.request,), 0, (False,))
-        return None
+        return second_run(self, taker, now_ns, trip_ns) if len(self.seconds) else None
 
     def set_tenancy(self, tenancy: Tenancy | None) -> None:
         """Queue everybody who waits again, in the order of these tenants (None: of no tenants)."""
@@ -228,11 +228,12 @@ class Pool:
         self.table = table
         self.line.close()
         self.line = self._new_line()
-        orphans: list[tuple[Request, ControlPlaneError]] = []
+        orphans = deployed_anew(self.seconds)
         for request in queued:
             before = {names[k] for k in request.eligible}
             try:
                 request.eligible = table.kept(request.klass, request.shapes, before)
+                request.cascade = None
             except ControlPlaneError as error:
                 orphans.append((request, error))
             else:
@@ -284,8 +285,7 @@ class Pool:
             if joined:
                 return self._shared(head, joined, decision, candidate)
         nominal = head.nominal_ns[head.request.eligible.index(number)]
-        approximations = (number != head.best,)
-        return Choice(decision, candidate, (head.request,), nominal, approximations)
+        return Choice(decision, candidate, (head.request,), nominal, (number != head.best,))
 
     def _followers(
         self,
@@ -380,6 +380,7 @@ class Pool:
             start_spread_ns=taker.start_spread_ns,
             trip_ns=trip_ns,
             utilisation=self.demand.workers(now_ns) / max(1, self.live),
+            cascade=request.cascade,
         )
 
     def _before(self, request: Request, service_ns: float, now_ns: int) -> tuple[Load, float]:

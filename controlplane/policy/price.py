@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from controlplane.policy.admission import Admission
 from controlplane.policy.arrival import Arrival
-from controlplane.policy.head_value import HeadValues
+from controlplane.policy.cascade import Cascade
+from controlplane.policy.head_value import HeadValues, Option
 from controlplane.policy.orchid import Orchid
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Decision
@@ -39,8 +40,8 @@ class Price:
     decides.
     """
 
-    __slots__ = ("_fallback", "_next_ns", "_reward_steps", "_solved", "_table", "_traffic",
-                 "_trip_ns", "_values", "_workers")  # fmt: skip
+    __slots__ = ("_fallback", "_means", "_next_ns", "_reward_steps", "_solved", "_table",
+                 "_traffic", "_trip_ns", "_values", "_workers")  # fmt: skip
 
     name = "price"
     by_deadline = True
@@ -53,8 +54,9 @@ class Price:
         self._trip_ns = 0.0
         self._workers = 0
         self._values: HeadValues | None = None
-        # What the values were found for: variants, workers, mean deadline and services.
-        self._solved: tuple[tuple[int, ...], int, list[float]] | None = None
+        # What the values were found for: variants, cascades, workers, mean deadline and services.
+        self._solved: tuple[tuple[int, ...], Cascade | None, int] | None = None
+        self._means: list[float] = []
         self._next_ns = 0
         self._reward_steps = 0
 
@@ -79,23 +81,20 @@ class Price:
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
         means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
-        solved = self._solved
+        kind = (traffic.eligible, traffic.cascade, self._workers)
         values = self._values
-        if (
-            values is None
-            or solved is None
-            or not _similar(solved, (traffic.eligible, self._workers, means))
-        ):
+        if values is None or kind != self._solved or not _similar(self._means, means):
             shares = [service / self._workers for service in means[1:]]
-            fresh = HeadValues(traffic.deadline_ns, shares)
+            fresh = HeadValues(traffic.deadline_ns, shares, self._options(shares))
             if values is not None:
                 fresh.carry(values)
             self._values = values = fresh
-            self._solved = (traffic.eligible, self._workers, means)
+            self._solved, self._means = kind, means
             self._reward_steps = 0
         if self._reward_steps == 0:
             self._reward_steps = _REWARD_STEPS
-            values.earn(self._rewards(values.ages_ns()))
+            ages = values.ages_ns()
+            values.earn(self._rewards(ages), self._second_chances(ages))
             values.converged = False
         self._reward_steps -= 1
         if not values.converged:
@@ -108,7 +107,6 @@ class Price:
             return self._fallback.decide(estimates, situation)
         slack, ahead = situation.slack_ns, situation.trip_ns + situation.start_ns
         workers = max(1, situation.workers)
-        fastest, least, best = 0, math.inf, -math.inf
         predicted = [estimate.predicted_ns for estimate in estimates]
         future = self._future(values, situation, [*[p / workers for p in predicted], 0.0])
         chances: list[float] = []
@@ -116,27 +114,11 @@ class Price:
         # One plain loop: this is most of what a decision costs.
         for place, estimate in enumerate(estimates):
             service = predicted[place]
-            if service < least:
-                fastest, least = place, service
             chance = estimate.punctuality.share_within(slack / (ahead + service))
             value = estimate.quality * chance + future[place]
-            best = max(best, value)
             chances.append(chance)
             worth.append(value)
-        if chances[fastest] < _SURE:
-            if situation.waiting:
-                if best <= future[-1]:
-                    return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
-            elif not has_chance(situation, estimates[fastest].sigma):
-                return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
-            else:
-                hope = chances[fastest]
-                return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
-        chosen = 0
-        while worth[chosen] < best - _INDIFFERENCE:
-            chosen += 1
-        reason = _why(chosen, fastest, estimates, chances)
-        return run(reason, estimates[chosen], estimates, situation, chances[chosen])
+        return choice(estimates, situation, chances, worth, future[-1])
 
     def price_per_s(self) -> float:
         """Accurate answers that the next second of a worker is worth, as of the last arrival.
@@ -164,6 +146,30 @@ class Price:
         crowd = (waiting + rate * deadline) / (age + deadline)
         return values.at(crowd, [age + share for share in shares_ns])
 
+    def _options(self, shares_ns: Sequence[float]) -> list[Option]:
+        """The cascades of the usual request, given what its variants take of the pooled worker."""
+        cascade, eligible = self._traffic.cascade, self._traffic.eligible
+        if cascade is None:
+            return []
+        options = []
+        for pair in cascade.pairs:
+            first = eligible.index(pair.first)
+            both_ns = shares_ns[first] + shares_ns[eligible.index(pair.to)]
+            options.append(Option(first, both_ns, pair.prices, pair.options))
+        return options
+
+    def _second_chances(self, ages_ns: Sequence[float]) -> list[list[float]]:
+        """The chances of each option that both its runs are on time."""
+        traffic = self._traffic
+        if traffic.cascade is None:
+            return []
+        rows = []
+        for pair in traffic.cascade.pairs:
+            second = traffic.estimates[pair.to]._replace(predicted_ns=traffic.services_ns[pair.to])
+            left = _PRUDENCE * traffic.deadline_ns - self._trip_ns - traffic.services_ns[pair.first]
+            rows.append([second.chance(left - age, self._trip_ns) for age in ages_ns])
+        return rows
+
     def _rewards(self, ages_ns: Sequence[float]) -> list[list[float]]:
         traffic = self._traffic
         rows = []
@@ -174,14 +180,42 @@ class Price:
         return rows
 
 
-def _similar(
-    one: tuple[tuple[int, ...], int, list[float]], other: tuple[tuple[int, ...], int, list[float]]
-) -> bool:
-    """The same variants and workers, and no mean that differs by more than a twentieth."""
-    if one[:2] != other[:2]:
-        return False
-    pairs = zip(one[2], other[2], strict=True)
+def _similar(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether no mean differs by more than a twentieth."""
+    pairs = zip(one, other, strict=True)
     return all(abs(mean - before) <= _DRIFT * before for before, mean in pairs)
+
+
+def choice(
+    estimates: Sequence[Estimate],
+    situation: Situation,
+    chances: Sequence[float],
+    worth: Sequence[float],
+    without: float,
+) -> Decision:
+    """The first of the estimates that is worth about the most, or a drop, which is worth `without`.
+
+    `chances` to be on time and `worth` are those of the estimates.
+    """
+    fastest, least = 0, math.inf
+    for place, estimate in enumerate(estimates):
+        if estimate.predicted_ns < least:
+            fastest, least = place, estimate.predicted_ns
+    best = max(worth)
+    if chances[fastest] < _SURE:
+        if situation.waiting:
+            if best <= without:
+                return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
+        elif not has_chance(situation, estimates[fastest].sigma):
+            return drop(Reason.SHED_UNLIKELY, estimates[fastest], situation)
+        else:
+            hope = chances[fastest]
+            return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
+    chosen = 0
+    while worth[chosen] < best - _INDIFFERENCE:
+        chosen += 1
+    reason = _why(chosen, fastest, estimates, chances)
+    return run(reason, estimates[chosen], estimates, situation, chances[chosen])
 
 
 def _why(chosen: int, fastest: int, estimates: Sequence[Estimate], chances: Sequence[float]) -> str:

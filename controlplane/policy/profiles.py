@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.errors import NotFound, Unsatisfiable
+from controlplane.policy.cascade import Cascades, Evidence
 from controlplane.policy.records import RequestClass, Shape
 
 # Callers choose floors and prohibitions freely, so the memory of answers is bounded.
@@ -79,14 +80,15 @@ def dominated(
     return beaten
 
 
-_Key = tuple[frozenset[str], float, frozenset[str], str]
+_Key = tuple[frozenset[str], float, frozenset[str], str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class VariantTable:
     """The candidates of one pool, most accurate first; positions are the variant numbers.
 
-    `deployment` identifies what the table describes, for whoever built it.
+    `deployment` identifies what the table describes, for whoever built it; `evidence` is that of
+    cascades by population, "" for requests that name none, and `cascades` what follows from it.
     """
 
     candidates: tuple[Candidate, ...]
@@ -96,6 +98,8 @@ class VariantTable:
     shortest_limit: int
     resolution: float = 0.0
     deployment: Any = field(default=None, compare=False)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    cascades: Cascades | None = field(default=None, compare=False)
     _remembered: dict[_Key, tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @staticmethod
@@ -105,6 +109,7 @@ class VariantTable:
         deployment: object = None,
         *,
         resolution: float = 0.0,
+        evidence: Mapping[str, Evidence] | None = None,
     ) -> VariantTable:
         """Order the candidates and find the frontier.
 
@@ -121,14 +126,22 @@ class VariantTable:
                 candidates, key=lambda c: (-c.quality, c.profile.predict(reference[c.tokenizer]))
             )
         )
+        numbers = {c.name: k for k, c in enumerate(ordered)}
+        cascades = None
+        if evidence:
+            costs = [float(c.profile.predict(reference[c.tokenizer])) for c in ordered]
+            qualities = [c.quality for c in ordered]
+            cascades = Cascades(evidence, numbers, costs, qualities, resolution)
         return VariantTable(
             candidates=ordered,
-            numbers={c.name: k for k, c in enumerate(ordered)},
+            numbers=numbers,
             dominated=dominated(ordered, reference, resolution),
             reference=reference,
             shortest_limit=min((c.max_tokens for c in ordered if c.max_tokens), default=0),
             resolution=resolution,
             deployment=deployment,
+            evidence=evidence or {},
+            cascades=cascades,
         )
 
     def __len__(self) -> int:
@@ -150,7 +163,13 @@ class VariantTable:
         longest = max((s.longest_tokens for s in shapes.values()), default=0)
         if self.shortest_limit and longest > self.shortest_limit:
             return self._select(klass, shapes)
-        key = (frozenset(shapes), klass.minimum_quality, klass.prohibited, klass.variant)
+        key = (
+            frozenset(shapes),
+            klass.minimum_quality,
+            klass.prohibited,
+            klass.variant,
+            klass.approximation,
+        )
         found = self._remembered.get(key)
         if found is None:
             found = self._select(klass, shapes)
@@ -175,7 +194,8 @@ class VariantTable:
             hint = f" (prohibited but unknown: {', '.join(unknown)})" if unknown else ""
             raise Unsatisfiable("no variant may answer: " + "; ".join(reasons) + hint)
         beaten = dominated(allowed, self.reference, self.resolution)
-        return tuple(self.numbers[c.name] for c in allowed if c.name not in beaten)
+        frontier = tuple(self.numbers[c.name] for c in allowed if c.name not in beaten)
+        return frontier if klass.approximation else frontier[:1]
 
     def kept(
         self, klass: RequestClass, shapes: Mapping[str, Shape], before: set[str]

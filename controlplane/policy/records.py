@@ -42,7 +42,9 @@ class RequestClass:
 
     `minimum_quality` is the lowest measured quality (0 to 1) of a variant that may
     answer; `variant`, when not empty, pins the answer to that variant. What is `deferrable` is
-    kept out first under overload.
+    kept out first under overload. Without `approximation` only the most accurate variant of those
+    that may answer does. `population` names what requests are like, and so whose evidence holds
+    for their cascades; empty is the one that the model was measured on first.
     """
 
     tenant: str = ""
@@ -52,6 +54,8 @@ class RequestClass:
     prohibited: frozenset[str] = frozenset()
     variant: str = ""
     deferrable: bool = False
+    approximation: bool = True
+    population: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +68,8 @@ class Request:
     only with requests of the same `cell`. `offered_ns` is when it came to the door, 0 before,
     `ahead` how many waited then, `admission` what the door said, `foretold_ns` the service that
     was predicted then for its fastest variant. `price` is its cohort's: its predictions are
-    multiplied by that.
+    multiplied by that. `cascade` holds the cascades it may take, None for none, `stage` why it
+    runs when that is not to get its first answer (`selector.Stage`).
     `trace` is what records it, None for most, `traceparent` what its worker is told of that.
     """
 
@@ -85,6 +90,8 @@ class Request:
     offered_ns: int = 0
     ahead: int = 0
     admission: Any = None
+    cascade: Any = None
+    stage: Any = None
     trace: Any = None
     price: float = 1.0
     foretold_ns: int = 0
@@ -150,10 +157,26 @@ class Decision(NamedTuple):
     chance: float = 0.0
 
 
+class Stages(NamedTuple):
+    """How an answer of a cascade came about.
+
+    `first_variant` answered first, with this calibrated `confidence`; `escalated` says that
+    another variant was asked then, `runs` how many gave an answer. `expected_quality` is the
+    chance that the answer is right, by the evidence for this confidence.
+    """
+
+    first_variant: str
+    confidence: float
+    escalated: bool
+    runs: int
+    expected_quality: float
+
+
 class Provenance(NamedTuple):
     """Which deployment answered, and why that one.
 
-    `overload_level` is the rung of the overload ladder that the decision was taken on.
+    `overload_level` is the rung of the overload ladder that the decision was taken on, `stages`
+    what an answer says that a cascade gave, None for others.
     """
 
     model: str
@@ -165,6 +188,7 @@ class Provenance(NamedTuple):
     quality: float
     worker_id: str
     overload_level: int = 0
+    stages: Stages | None = None
 
 
 class Outcome(NamedTuple):

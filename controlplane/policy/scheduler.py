@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
+from controlplane.policy.cascading import FirstAnswer, nominal_ns
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight, Hands, all_flights, parts_of, sizes_of
 from controlplane.policy.host_load import HostLoad
@@ -18,7 +19,11 @@ from controlplane.policy.policies import Policy
 from controlplane.policy.pool import Pool
 from controlplane.policy.profiles import VariantTable, mask_of
 from controlplane.policy.records import Decision, Request
+from controlplane.policy.selector import Stage
 from controlplane.policy.tenancy.tenancy import Tenancy
+
+# Whoever waits for a second run alone comes after all heads.
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,11 @@ class Scheduler:
         return self._hands.in_flight
 
     @property
+    def kept(self) -> int:
+        """Requests of all pools that have a first answer and wait for a second run."""
+        return sum([len(pool.seconds) for pool in self.pools.values()])
+
+    @property
     def runs(self) -> int:
         """Runs that workers hold."""
         return all_flights(self._hands)
@@ -73,10 +83,10 @@ class Scheduler:
 
     def offer(self, request: Request, now_ns: int) -> Admission:
         """Put a request with `eligible` set before its pool's door."""
-        hands = self._hands
-        return self.pools[request.model].offer(
-            request, now_ns, self._way_ns(), hands.in_flight, self._host.percent
-        )
+        hands, pool = self._hands, self.pools[request.model]
+        if pool.cascading is not None:
+            request.cascade = pool.cascading.cascade_of(pool, request)
+        return pool.offer(request, now_ns, self._way_ns(), hands.in_flight, self._host.percent)
 
     def stirs(self, request: Request) -> bool:
         """Whether an admitted request calls for `next_step`, or can wait for the next event."""
@@ -106,7 +116,25 @@ class Scheduler:
         if pool.table is not flight.table:
             names = {flight.table.candidates[k].name for k in request.eligible}
             request.eligible = pool.table.kept(request.klass, request.shapes, names)
+            request.cascade = None
         return pool.requeue(request)
+
+    def consider(
+        self, request: Request, flight: Flight, confidence: float, now_ns: int
+    ) -> FirstAnswer:
+        """Whether the first answer of a cascade, which a flight of its pool gave, is the last."""
+        pool = flight.pool
+        assert pool.cascading is not None
+        number = flight.decision.variant
+        return pool.cascading.consider(pool, request, number, confidence, now_ns, self._way_ns())
+
+    def follow(self, request: Request, stage: Stage) -> bool:
+        """Queue a request that has an answer for one of its stage's variants; False when full."""
+        pool = self.pools[request.model]
+        numbers = tuple(sorted(stage.gains))
+        nominal = nominal_ns(pool, request, numbers)
+        request.eligible, request.stage = numbers, stage
+        return pool.seconds.push(request, nominal)
 
     def next_step(self, now_ns: int) -> Flight | Shed | None:
         """The next thing to do: send a flight, answer a shed request, or nothing now.
@@ -114,7 +142,7 @@ class Scheduler:
         Pools take turns by the deadlines of their heads, those last whose head is of a tenant
         too far ahead.
         """
-        waiting = [pool for pool in self.pools.values() if pool.queued]
+        waiting = [pool for pool in self.pools.values() if pool.queued or len(pool.seconds)]
         if not waiting:
             return None
         self._hands.wake(now_ns)
@@ -123,7 +151,7 @@ class Scheduler:
             waiting.sort(
                 key=lambda pool: (
                     pool.head_time() > bound,
-                    pool.head_deadline_ns() or 0,
+                    pool.head_deadline_ns() or _NEVER,
                     pool.model,
                 )
             )
@@ -136,7 +164,7 @@ class Scheduler:
 
     def wake_ns(self) -> int | None:
         """When a busy worker will want what is queued; None when no timer is needed."""
-        return self._hands.wake_ns() if self.queued else None
+        return self._hands.wake_ns() if self.queued or self.kept else None
 
     def finished(
         self,
@@ -181,6 +209,8 @@ class Scheduler:
             pool = self.pools[model] = Pool(model, table, policy, self.settings, self.tenancy)
             self._hands.add_pool(pool)
             return []
+        if pool.cascading is not None and table.evidence != pool.table.evidence:
+            pool.cascading.drift.renew()
         return pool.retable(table)
 
     def set_tenancy(self, tenancy: Tenancy | None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from controlplane.policy.cascade import Cascade
 from controlplane.policy.margins import failure_ns, lucky_ns, slack_ns
 from controlplane.policy.punctuality import FORETOLD, Punctuality
 from controlplane.policy.records import Decision, DecisionKind
@@ -31,6 +32,24 @@ class Reason:
     FIXED_AT_ARRIVAL: Final = "fixed-at-arrival"
     SHED_UNLIKELY: Final = "shed-unlikely-on-time"
     EXPIRED: Final = "expired"
+    # The runs of a cascade, and why a first answer was the last word.
+    CASCADE: Final = "cascade"
+    ESCALATED: Final = "escalated"
+    CONFIDENT: Final = "confident-first-answer"
+    BY_PRICE: Final = "first-answer-by-price"
+    BY_SLACK: Final = "first-answer-by-slack"
+    UNFINISHED: Final = "first-answer-unfinished"
+    SHADOW: Final = "shadow"
+
+
+class Stage(NamedTuple):
+    """Why a request runs though it has an answer: what each variant would gain on that.
+
+    `gains` is by variant number. A `shadow` runs only to be compared, when nobody waits.
+    """
+
+    gains: Mapping[int, float]
+    shadow: bool = False
 
 
 class Estimate(NamedTuple):
@@ -61,6 +80,7 @@ class Situation(NamedTuple):
     `utilisation` is the share of the live workers that arrivals take at least.
     `hopeful_ns` is the head's fastest service by profile or correction, whichever is
     less: without completions a correction cannot heal, so the last chance trusts both.
+    `cascade` and `stage` are the request's own, see `records.Request`.
     """
 
     slack_ns: int
@@ -74,6 +94,8 @@ class Situation(NamedTuple):
     start_spread_ns: float = 0.0
     trip_ns: float = 0.0
     utilisation: float = 0.0
+    cascade: Cascade | None = None
+    stage: Stage | None = None
 
 
 def work_ns(estimate: Estimate, situation: Situation) -> float:

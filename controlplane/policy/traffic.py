@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from controlplane.policy.arrival import Arrival
+from controlplane.policy.cascade import Cascade
 from controlplane.policy.selector import Estimate
 
 # Time constants of two rates: one sees a burst early, the other is steady.
@@ -20,15 +21,16 @@ _INERTIA = 64
 class Traffic:
     """Exponential averages over everything that was offered to one pool.
 
-    `eligible` is the usual set of eligible variants, most accurate first, `estimates`
-    the latest estimates by variant number. Times in ns.
+    `eligible` is the usual set of eligible variants, most accurate first, `cascade` what may be
+    taken with it, `estimates` the latest estimates by variant number. Times in ns.
     """
 
-    __slots__ = ("_fast", "_seen", "_seen_ns", "_steady", "_usual", "deadline_ns", "eligible",
-                 "estimates", "services_ns")  # fmt: skip
+    __slots__ = ("_fast", "_seen", "_seen_ns", "_steady", "_usual", "cascade", "deadline_ns",
+                 "eligible", "estimates", "services_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.eligible: tuple[int, ...] = ()
+        self.cascade: Cascade | None = None
         self.estimates: dict[int, Estimate] = {}
         self.services_ns: dict[int, float] = {}
         self.deadline_ns = 0.0
@@ -44,7 +46,7 @@ class Traffic:
         self._steady = self._steady * math.exp(since / _STEADY_NS) + 1.0 / _STEADY_NS
         self._seen_ns = arrival.now_ns
         self._seen = min(self._seen + 1, _MEMORY)
-        self._vote(arrival.eligible)
+        self._vote(arrival.eligible, arrival.cascade)
         self.deadline_ns += (max(arrival.slack_ns, 0) - self.deadline_ns) / self._seen
         self._weigh(arrival.estimates)
 
@@ -53,14 +55,14 @@ class Traffic:
         fast = self._fast - math.sqrt(self._fast / (2.0 * _FAST_NS))
         return max(self._steady, fast)
 
-    def _vote(self, eligible: tuple[int, ...]) -> None:
+    def _vote(self, eligible: tuple[int, ...], cascade: Cascade | None) -> None:
         """Keep the set that most arrivals have, by majority vote."""
-        if eligible == self.eligible:
+        if eligible == self.eligible and cascade is self.cascade:
             self._usual = min(self._usual + 1, _INERTIA)
         elif self._usual:
             self._usual -= 1
         else:
-            self.eligible = eligible
+            self.eligible, self.cascade = eligible, cascade
 
     def _weigh(self, estimates: Sequence[Estimate]) -> None:
         services = self.services_ns

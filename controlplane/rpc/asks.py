@@ -84,13 +84,14 @@ def request_class(
     minimum_quality: float = 0.0,
     prohibited: tuple[str, ...] = (),
     variant: str = "",
+    approximation: bool = True,
 ) -> RequestClass:
     """The caller's requirements, checked; callers that require the same share one.
 
     Raises InvalidRequest for a quality outside 0 to 1 or a name that is too long,
     NotFound for a variant that the model does not have.
     """
-    key = (tenant, name, privacy_class, minimum_quality, prohibited, variant)
+    key = (tenant, name, privacy_class, minimum_quality, prohibited, variant, approximation)
     known = view.classes.get(key)
     if known is None:
         known = _checked_class(view, *key)
@@ -108,6 +109,7 @@ def _checked_class(
     minimum_quality: float,
     prohibited: tuple[str, ...],
     variant: str,
+    approximation: bool,
 ) -> RequestClass:
     for field, value in (
         ("tenant", tenant),
@@ -125,7 +127,15 @@ def _checked_class(
         raise InvalidRequest(f"{len(banned)} prohibited variants; at most {LIMITS.names}")
     for each in banned:
         view.require_variant(each)
-    return RequestClass(tenant, name, privacy_class, minimum_quality, banned, variant)
+    return RequestClass(
+        tenant,
+        name,
+        privacy_class,
+        minimum_quality,
+        banned,
+        variant,
+        approximation=approximation,
+    )
 
 
 def explicit_deadline(value: float, *, unit_ns: int, field: str) -> int:

@@ -176,6 +176,7 @@ def _pool(
         door_margin=pool.door.factor,
         overload=overload_status(pool.ladder),
         cohorts=[] if pool.cohorts is None else [_cohort(c) for c in pool.cohorts.prices(now_ns)],
+        cascades=_cascades(pool),
     )
 
 
@@ -187,3 +188,20 @@ def _cohort(priced: CohortPrice) -> fleet_pb2.CohortStatus:
         price=priced.price,
         runs=priced.runs,
     )
+
+
+def _cascades(pool: Pool) -> list[fleet_pb2.CascadeStatus]:
+    if pool.cascading is None:
+        return []
+    return [
+        fleet_pb2.CascadeStatus(
+            request_class=name,
+            on=watch.on,
+            agreement=watch.agreement,
+            floor=watch.floor,
+            answers=watch.answers,
+            compared=watch.compared,
+            shadows=watch.shadows,
+        )
+        for name, watch in pool.cascading.drift
+    ]

@@ -144,6 +144,7 @@ def _read_class(request: inference_pb2.InferRequest, view: ModelView) -> Request
         minimum_quality=asked.minimum_quality,
         prohibited=tuple(asked.prohibited_variants),
         variant=asked.variant,
+        approximation=not asked.prohibit_approximation,
     )
 
 

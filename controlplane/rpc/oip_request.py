@@ -52,6 +52,7 @@ class _Settings(NamedTuple):
     minimum_quality: float = 0.0
     deadline_ns: int = 0
     binary: bool | None = None
+    approximation: bool = True
 
 
 _NO_SETTINGS = _Settings({})
@@ -125,8 +126,9 @@ def _by_plan(plan: Plan, raw: Sequence[bytes], view: ModelView) -> Ask | None:
 def _read(request: ModelInferRequest, raw: Sequence[bytes], view: ModelView) -> tuple[Ask, Wanted]:
     view.require_inputs()
     settings = _read_parameters(request.parameters) if request.parameters else _NO_SETTINGS
-    strings, quality, deadline, _ = settings
-    klass = _read_class(strings, quality, view) if strings or quality else NO_CLASS
+    strings, deadline = settings.strings, settings.deadline_ns
+    plain = not strings and not settings.minimum_quality and settings.approximation
+    klass = NO_CLASS if plain else _read_class(settings, view)
     tensors = _read_inputs(request.inputs, raw)
     wanted = _read_wanted(request, view, settings, typed=not raw)
     tokenizer = strings.get("tokenizer", "")
@@ -148,18 +150,20 @@ def _read(request: ModelInferRequest, raw: Sequence[bytes], view: ModelView) -> 
     return token_ask(view, klass, deadline, tokenizer=tokenizer, rows=rows), wanted
 
 
-def _read_class(strings: Mapping[str, str], quality: float, view: ModelView) -> RequestClass:
+def _read_class(settings: _Settings, view: ModelView) -> RequestClass:
+    strings = settings.strings
     get = strings.get
     return request_class(
         view,
         tenant=get("tenant", ""),
         name=get("request_class", ""),
         privacy_class=get("privacy_class", ""),
-        minimum_quality=quality,
+        minimum_quality=settings.minimum_quality,
         prohibited=_split(strings["prohibited_variants"])
         if "prohibited_variants" in strings
         else (),
         variant=get("variant", ""),
+        approximation=settings.approximation,
     )
 
 
@@ -247,7 +251,7 @@ def _read_parameters(parameters: Mapping[str, InferParameter]) -> _Settings:
     if len(parameters) > LIMITS.names:
         raise InvalidRequest(f"{len(parameters)} parameters in one request; at most {LIMITS.names}")
     strings: dict[str, str] = {}
-    quality, deadline, binary = 0.0, 0, None
+    quality, deadline, binary, approximation = 0.0, 0, None, True
     for name, parameter in parameters.items():
         if name in _STRINGS:
             strings[name] = _string(name, parameter)
@@ -261,7 +265,9 @@ def _read_parameters(parameters: Mapping[str, InferParameter]) -> _Settings:
             deadline = min(deadline or asked, asked or deadline)
         elif name == "binary_data_output":
             binary = _flag(name, parameter)
-    return _Settings(strings, quality, deadline, binary)
+        elif name == "approximation":
+            approximation = _flag(name, parameter)
+    return _Settings(strings, quality, deadline, binary, approximation)
 
 
 def _string(name: str, parameter: InferParameter) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from controlplane.errors import InvalidRequest
-from controlplane.policy.records import Answer, Provenance, TensorValue
+from controlplane.policy.records import Answer, Provenance, Stages, TensorValue
 from controlplane.rpc.convert import (
     BY_DTYPE,
     has_typed_form,
@@ -65,6 +65,8 @@ class OipWriter:
         known = self._unary.get(common)
         if known is None:
             known = _keep(self._unary, common, _described(common).SerializeToString())
+        if answer.provenance.stages is not None:
+            known += _told(answer.provenance.stages)
         if wanted.typed and all(map(has_typed_form, outputs)):
             return _typed(known, answer, request_id, outputs)
         return b"".join(_encoded(known, answer, request_id, outputs))
@@ -80,6 +82,8 @@ class OipWriter:
             response = _described(common)
             response.parameters[FINAL].bool_param = True
             known = _keep(self._streamed, common, response.SerializeToString())
+        if answer.provenance.stages is not None:
+            known += _told(answer.provenance.stages)
         if wanted.typed and all(map(has_typed_form, outputs)):
             typed = _typed(known, answer, request_id, outputs)
             return ModelStreamInferResponse(infer_response=typed)
@@ -142,6 +146,18 @@ def _typed(
     for tensor, into in zip(outputs, response.outputs, strict=True):
         write_typed(tensor, into)
     return response
+
+
+def _told(stages: Stages) -> bytes:
+    """The parameters that say how an answer of a cascade came about, to follow what is known."""
+    response = ModelInferResponse()
+    parameters = response.parameters
+    parameters["first_variant"].string_param = stages.first_variant
+    parameters["confidence"].double_param = stages.confidence
+    parameters["escalated"].bool_param = stages.escalated
+    parameters["stages"].int64_param = stages.runs
+    parameters["expected_quality"].double_param = stages.expected_quality
+    return response.SerializeToString()
 
 
 def _encoded(

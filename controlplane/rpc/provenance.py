@@ -8,6 +8,7 @@ from protos.orchid.v1 import inference_pb2
 
 def write_provenance(provenance: Provenance) -> inference_pb2.Provenance:
     """Which deployment answered, and why that one."""
+    stages = provenance.stages
     return inference_pb2.Provenance(
         model=provenance.model,
         model_version=provenance.model_version,
@@ -18,4 +19,5 @@ def write_provenance(provenance: Provenance) -> inference_pb2.Provenance:
         quality=provenance.quality,
         worker_id=provenance.worker_id,
         overload_level=provenance.overload_level,
+        stages=None if stages is None else inference_pb2.Stages(**stages._asdict()),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controlplane.policy.cascade import Calibration, Escalation
 from controlplane.policy.decode import DecodeLoad, DecodeProfile
 from controlplane.policy.profiles import VariantProfile
 from controlplane.policy.records import Request, TensorPayload, TensorValue, TokenPayload
@@ -284,6 +285,23 @@ def _read_variant(variant: common_pb2.VariantDescription) -> VariantInfo:
         ready=variant.ready,
         resident_bytes=variant.resident_bytes,
         decode=_read_decode_profile(variant.decode) if variant.HasField("decode") else None,
+        calibrations=tuple(
+            (c.population, Calibration(c.temperature, tuple(c.beta))) for c in variant.calibrations
+        ),
+        escalations=tuple(
+            (
+                e.population,
+                Escalation(
+                    first=variant.name,
+                    to=e.to,
+                    confidences=tuple(e.confidences),
+                    gains=tuple(e.gains),
+                    counts=tuple(e.counts),
+                    shares_right=tuple(e.shares_right),
+                ),
+            )
+            for e in variant.escalations
+        ),
     )
 
 

@@ -121,7 +121,9 @@ def parts_of(
         ended = send.ended_ns or now_ns
         waiting = max(waiting, ended)
         fault = send.fault or (outcome if answer is None and not send.ended_ns else "")
-        attributes = dispatch_attributes(send.what, None if fault else answer)
+        # The first run of a cascade has ended before the one that gave the answer.
+        given = None if fault or send.ended_ns else answer
+        attributes = dispatch_attributes(send.what, given)
         phase = Phase(DISPATCH, send.begun_ns, ended)
         parts.append(Part(phase, attributes, Kind.CLIENT, send.span_id, fault))
     if now_ns > waiting:
@@ -170,6 +172,13 @@ def request_attributes(request: Request, answer: Answer | None) -> dict[str, Att
             "orchid.slack_at_answer_ms": outcome.slack_at_answer_ns / 1e6,
             "orchid.charged_cpu_ms": outcome.charged_cpu_ns / 1e6,
         }
+        stages = provenance.stages
+        if stages is not None:
+            attributes |= {
+                "orchid.first_variant": stages.first_variant,
+                "orchid.confidence": stages.confidence,
+                "orchid.escalated": stages.escalated,
+            }
     return attributes
 
 

@@ -108,6 +108,7 @@ def _run(
 
     from bench.compare.run import run_live, run_simulated, seconds_left, summarise
     from bench.decision import decision_costs
+    from bench.workloads import answers_for
     from controlplane.config import ControlPlaneConfig
     from deploy.cli.progress import bench_progress
     from deploy.cluster import LocalCluster
@@ -126,7 +127,8 @@ def _run(
                 cluster.wait_ready(timeout_s=600.0, on_progress=on_start)
                 run_live(cluster, settings, workload, store, notify)
         with console.status("simulating") as status:
-            run_simulated(settings, workload, store, simulated, status.update)
+            answers = answers_for(repository, settings.model, workload)
+            run_simulated(settings, workload, store, simulated, status.update, answers)
             if "decision_us_p99" not in store.extra:
                 status.update("timing decisions")
                 import numpy as np

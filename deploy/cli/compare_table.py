@@ -15,7 +15,14 @@ def compare_table(found: Sequence[Cell]) -> Table:
     table.add_column("load", no_wrap=True)
     table.add_column("policy", no_wrap=True)
     headings = ("accurate\ngoodput", "±", "price ahead\n(95 %)", "on\ntime", "of ad-\nmitted")
-    for heading in (*headings, "right\nlabels", "best\nshare", "p95\nms", "CPU\nms"):
+    for heading in (
+        *headings,
+        "right\nlabels",
+        "best\nshare",
+        "p95\nms",
+        "CPU\nms",
+        "esca-\nlated",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     last = None
     for cell in found:
@@ -33,6 +40,7 @@ def compare_table(found: Sequence[Cell]) -> Table:
             f"{100 * figures['share_most_accurate'].mean:.0f}",
             _number(figures.get("p95_ms"), 0),
             _number(figures.get("cpu_cost"), 1),
+            _percent(figures.get("escalated")),
         )
         last = cell.load
     return table

@@ -49,6 +49,18 @@ def sim(
             dir_okay=False,
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Variants, evidence of cascades and recorded answers from this model's folder, "
+            "with this machine's profile.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    population: Annotated[
+        str, typer.Option(help="Answers recorded on this population, of the --model.")
+    ] = "",
     variants: Annotated[str, typer.Option(help="Only these variants, by comma.")] = "",
     trace: Annotated[
         Path | None,
@@ -84,13 +96,20 @@ def sim(
     from rich.console import Console
 
     from bench.report import host_facts, make_report, write_report
+    from bench.sim.folder import read_folder
     from bench.sim.model import built_in, read_profile
     from bench.sim.service import Faults, Noise
     from bench.sim.sweep import SimSweep, run_sweep, scale_of, summary_of
     from bench.sim.world import SimSettings
+    from worker.models.errors import ModelError
+    from worker.profile_file import ProfileFileError
 
     try:
-        model = built_in() if profile is None else read_profile(profile)
+        answers = None
+        if model is not None:
+            served, answers = read_folder(model, population)
+        else:
+            served = built_in() if profile is None else read_profile(profile)
         share, factor = numbers(tail, 2, ":") if tail else (0.0, 1.0)
         deployment = SimSettings(
             workers=workers,
@@ -104,7 +123,7 @@ def sim(
         if deployment.faults and policies == _EVERY_POLICY:
             chosen.remove("bound")
         sweep = SimSweep(
-            model=model,
+            model=served,
             policies=chosen,
             loads=numbers(loads or ("1" if trace else _EVERY_LOAD)),
             arrivals=arrivals,
@@ -114,6 +133,7 @@ def sim(
             deadline_factors=tuple(numbers(mix)),
             only=tuple(names(variants)),
             trace=trace,
+            answers=None if trace else answers,
             deployment=deployment,
         )
         scale = scale_of(sweep)
@@ -124,7 +144,9 @@ def sim(
                 status.update(f"{done + 1} of {runs}: {what}")
 
             points = list(run_sweep(sweep, notify))
-    except (ValueError, OSError) as error:
+    except ModelError as error:
+        fail(f"expected {error.expected}; got {error.got}", error.remedy)
+    except (ValueError, OSError, ProfileFileError) as error:
         fail(str(error), "orchid sim --help says what each option takes")
     _print(points, scale, sweep)
     if json is not None:
@@ -193,11 +215,13 @@ def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None
     for heading in ("load", "policy"):
         table.add_column(heading, no_wrap=True)
     figures = ("accurate\ngoodput", "±", "on time", "of ad-\nmitted", "quality", "best\nshare")
-    for heading in (*figures, "p95\nms", "cpu\nms"):
+    played = ("right", "esca-\nlated") if sweep.answers is not None else ()
+    for heading in (*figures, "p95\nms", "cpu\nms", *played):
         table.add_column(heading, justify="right", no_wrap=True)
     last = None
     for point in points:
         mean = point.mean()
+        known = (_figure(mean.get("right_share"), 4), f"{mean['escalated']:.2f}")
         table.add_row(
             f"{point.load:g}" if point.load != last else "",
             point.policy,
@@ -209,6 +233,7 @@ def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None
             f"{mean['share_most_accurate']:.3f}",
             _figure(mean.get("p95_ms"), 1),
             f"{mean['cpu_cost']:.2f}",
+            *(known if played else ()),
         )
         last = point.load
     console.print(table, highlight=False)

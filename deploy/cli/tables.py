@@ -133,6 +133,7 @@ def _pool_line(pool: PoolView) -> Text:
         + (f", {pool.overload.text}" if pool.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
+        + "".join(f"\n{cascade.line()}" for cascade in pool.cascades)
     )
 
 

@@ -33,6 +33,7 @@ PACKAGES = {
         "histogram.py",
         "measures.py",
         "pending.py",
+        "second_looks.py",
         "expiry.py",
         "pump.py",
         "deployed.py",

@@ -485,6 +485,7 @@ class PoolStatus(_message.Message):
     DOOR_MARGIN_FIELD_NUMBER: _builtins.int
     OVERLOAD_FIELD_NUMBER: _builtins.int
     COHORTS_FIELD_NUMBER: _builtins.int
+    CASCADES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -508,6 +509,10 @@ class PoolStatus(_message.Message):
     def cohorts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CohortStatus]:
         """Only those whose price is above 1."""
 
+    @_builtins.property
+    def cascades(self) -> _containers.RepeatedCompositeFieldContainer[Global___CascadeStatus]:
+        """The request classes whose answers came from cascades."""
+
     def __init__(
         self,
         *,
@@ -524,14 +529,60 @@ class PoolStatus(_message.Message):
         door_margin: _builtins.float = ...,
         overload: Global___OverloadStatus | None = ...,
         cohorts: _abc.Iterable[Global___CohortStatus] | None = ...,
+        cascades: _abc.Iterable[Global___CascadeStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["overload", b"overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "cohorts", b"cohorts", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "overload", b"overload", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "cascades", b"cascades", "cohorts", b"cohorts", "door_margin", b"door_margin", "in_flight", b"in_flight", "manifest_digest", b"manifest_digest", "model", b"model", "outcomes", b"outcomes", "overload", b"overload", "predicted_work_ms", b"predicted_work_ms", "queued", b"queued", "state", b"state", "variants", b"variants", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PoolStatus: _TypeAlias = PoolStatus  # noqa: Y015
+
+@_typing.final
+class CascadeStatus(_message.Message):
+    """What second answers said of the first ones of a class; docs/cascades.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    ON_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
+    SHADOWS_FIELD_NUMBER: _builtins.int
+    request_class: _builtins.str
+    """Empty for requests of no class."""
+    on: _builtins.bool
+    """False when the evidence did not hold for these requests."""
+    agreement: _builtins.float
+    """Mean chance that second answers gave to the first one, and what it must not be below."""
+    floor: _builtins.float
+    answers: _builtins.int
+    """First answers, second answers that were compared with one, and how many of these nobody asked
+    for.
+    """
+    compared: _builtins.int
+    shadows: _builtins.int
+    def __init__(
+        self,
+        *,
+        request_class: _builtins.str = ...,
+        on: _builtins.bool = ...,
+        agreement: _builtins.float = ...,
+        floor: _builtins.float = ...,
+        answers: _builtins.int = ...,
+        compared: _builtins.int = ...,
+        shadows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement", "answers", b"answers", "compared", b"compared", "floor", b"floor", "on", b"on", "request_class", b"request_class", "shadows", b"shadows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CascadeStatus: _TypeAlias = CascadeStatus  # noqa: Y015
 
 @_typing.final
 class LaneStatus(_message.Message):

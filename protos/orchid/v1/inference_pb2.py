@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.orchid.v1 import common_pb2 as protos_dot_orchid_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/orchid/v1/inference.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\"\x1a\n\tTextInput\x12\r\n\x05texts\x18\x01 \x03(\t\"1\n\x0bTensorInput\x12\"\n\x07tensors\x18\x01 \x03(\x0b\x32\x11.orchid.v1.Tensor\"\x93\x01\n\x0cRequestClass\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x15\n\rprivacy_class\x18\x03 \x01(\t\x12\x17\n\x0fminimum_quality\x18\x04 \x01(\x01\x12\x1b\n\x13prohibited_variants\x18\x05 \x03(\t\x12\x0f\n\x07variant\x18\x06 \x01(\t\"\x90\x02\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.orchid.v1.TextInputH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.orchid.v1.TokenSequencesH\x00\x12)\n\x07tensors\x18\x05 \x01(\x0b\x32\x16.orchid.v1.TensorInputH\x00\x12\x11\n\ttokenizer\x18\x06 \x01(\t\x12.\n\rrequest_class\x18\x07 \x01(\x0b\x32\x17.orchid.v1.RequestClass\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x08 \x01(\x03\x42\x07\n\x05input\"\xbf\x01\n\nProvenance\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x15\n\rapproximation\x18\x06 \x01(\x08\x12\x0f\n\x07quality\x18\x07 \x01(\x01\x12\x11\n\tworker_id\x18\x08 \x01(\t\x12\x16\n\x0eoverload_level\x18\t \x01(\r\"\x91\x02\n\x07Outcome\x12\r\n\x05items\x18\x01 \x01(\r\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\r\x12\x18\n\x10predicted_cpu_us\x18\x03 \x01(\x03\x12\x16\n\x0e\x63harged_cpu_us\x18\x04 \x01(\x03\x12\x15\n\rpreprocess_us\x18\x05 \x01(\x03\x12\x10\n\x08queue_us\x18\x06 \x01(\x03\x12\x12\n\nexecute_us\x18\x07 \x01(\x03\x12\x10\n\x08total_us\x18\x08 \x01(\x03\x12\x1c\n\x14slack_at_dispatch_us\x18\t \x01(\x03\x12\x1a\n\x12slack_at_answer_us\x18\n \x01(\x03\x12\x12\n\nbatch_size\x18\x0b \x01(\r\x12\x12\n\ndispatches\x18\x0c \x01(\r\"=\n\x0e\x43lassification\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x01\"\xcb\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x07outputs\x18\x02 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x32\n\x0f\x63lassifications\x18\x03 \x03(\x0b\x32\x19.orchid.v1.Classification\x12)\n\nprovenance\x18\x04 \x01(\x0b\x32\x15.orchid.v1.Provenance\x12#\n\x07outcome\x18\x05 \x01(\x0b\x32\x12.orchid.v1.Outcome\"C\n\nInferError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"\x89\x01\n\x13InferStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12,\n\x08response\x18\x02 \x01(\x0b\x32\x18.orchid.v1.InferResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.orchid.v1.InferErrorH\x00\x42\x08\n\x06result\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.orchid.v1.ChatMessage\"\x1b\n\x0cPromptTokens\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xeb\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x1f\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0f.orchid.v1.ChatH\x00\x12)\n\x06tokens\x18\x05 \x01(\x0b\x32\x17.orchid.v1.PromptTokensH\x00\x12%\n\x08sampling\x18\x06 \x01(\x0b\x32\x13.orchid.v1.Sampling\x12+\n\x06limits\x18\x07 \x01(\x0b\x32\x1b.orchid.v1.GenerationLimits\x12.\n\rrequest_class\x18\x08 \x01(\x0b\x32\x17.orchid.v1.RequestClass\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\x03\x12\x1d\n\x15\x66irst_token_target_ms\x18\n \x01(\x03\x12\x17\n\x0ftoken_target_ms\x18\x0b \x01(\x03\x42\x08\n\x06prompt\"\xf3\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\x08\x61\x64mitted\x18\x02 \x01(\x0b\x32\x1b.orchid.v1.GenerateAdmittedH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.orchid.v1.GenerationDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.orchid.v1.GenerationFinishedH\x00\x12\x31\n\tcompleted\x18\x05 \x01(\x0b\x32\x1c.orchid.v1.GenerateCompletedH\x00\x42\x07\n\x05\x65vent\"n\n\x10GenerateAdmitted\x12/\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x1d.orchid.v1.GenerationAdmitted\x12)\n\nprovenance\x18\x02 \x01(\x0b\x32\x15.orchid.v1.Provenance\"i\n\x11GenerateCompleted\x12)\n\x05usage\x18\x01 \x01(\x0b\x32\x1a.orchid.v1.GenerationUsage\x12)\n\nprovenance\x18\x02 \x01(\x0b\x32\x15.orchid.v1.Provenance2\xda\x01\n\tInference\x12:\n\x05Infer\x12\x17.orchid.v1.InferRequest\x1a\x18.orchid.v1.InferResponse\x12J\n\x0bStreamInfer\x12\x17.orchid.v1.InferRequest\x1a\x1e.orchid.v1.InferStreamResponse(\x01\x30\x01\x12\x45\n\x08Generate\x12\x1a.orchid.v1.GenerateRequest\x1a\x1b.orchid.v1.GenerateResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n protos/orchid/v1/inference.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\"\x1a\n\tTextInput\x12\r\n\x05texts\x18\x01 \x03(\t\"1\n\x0bTensorInput\x12\"\n\x07tensors\x18\x01 \x03(\x0b\x32\x11.orchid.v1.Tensor\"\xb3\x01\n\x0cRequestClass\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x15\n\rrequest_class\x18\x02 \x01(\t\x12\x15\n\rprivacy_class\x18\x03 \x01(\t\x12\x17\n\x0fminimum_quality\x18\x04 \x01(\x01\x12\x1b\n\x13prohibited_variants\x18\x05 \x03(\t\x12\x0f\n\x07variant\x18\x06 \x01(\t\x12\x1e\n\x16prohibit_approximation\x18\x07 \x01(\x08\"\x90\x02\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x04text\x18\x03 \x01(\x0b\x32\x14.orchid.v1.TextInputH\x00\x12+\n\x06tokens\x18\x04 \x01(\x0b\x32\x19.orchid.v1.TokenSequencesH\x00\x12)\n\x07tensors\x18\x05 \x01(\x0b\x32\x16.orchid.v1.TensorInputH\x00\x12\x11\n\ttokenizer\x18\x06 \x01(\t\x12.\n\rrequest_class\x18\x07 \x01(\x0b\x32\x17.orchid.v1.RequestClass\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x08 \x01(\x03\x42\x07\n\x05input\"\xe2\x01\n\nProvenance\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x15\n\rapproximation\x18\x06 \x01(\x08\x12\x0f\n\x07quality\x18\x07 \x01(\x01\x12\x11\n\tworker_id\x18\x08 \x01(\t\x12\x16\n\x0eoverload_level\x18\t \x01(\r\x12!\n\x06stages\x18\n \x01(\x0b\x32\x11.orchid.v1.Stages\"n\n\x06Stages\x12\x15\n\rfirst_variant\x18\x01 \x01(\t\x12\x12\n\nconfidence\x18\x02 \x01(\x01\x12\x11\n\tescalated\x18\x03 \x01(\x08\x12\x0c\n\x04runs\x18\x04 \x01(\r\x12\x18\n\x10\x65xpected_quality\x18\x05 \x01(\x01\"\x91\x02\n\x07Outcome\x12\r\n\x05items\x18\x01 \x01(\r\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\r\x12\x18\n\x10predicted_cpu_us\x18\x03 \x01(\x03\x12\x16\n\x0e\x63harged_cpu_us\x18\x04 \x01(\x03\x12\x15\n\rpreprocess_us\x18\x05 \x01(\x03\x12\x10\n\x08queue_us\x18\x06 \x01(\x03\x12\x12\n\nexecute_us\x18\x07 \x01(\x03\x12\x10\n\x08total_us\x18\x08 \x01(\x03\x12\x1c\n\x14slack_at_dispatch_us\x18\t \x01(\x03\x12\x1a\n\x12slack_at_answer_us\x18\n \x01(\x03\x12\x12\n\nbatch_size\x18\x0b \x01(\r\x12\x12\n\ndispatches\x18\x0c \x01(\r\"=\n\x0e\x43lassification\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x01\"\xcb\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\"\n\x07outputs\x18\x02 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x32\n\x0f\x63lassifications\x18\x03 \x03(\x0b\x32\x19.orchid.v1.Classification\x12)\n\nprovenance\x18\x04 \x01(\x0b\x32\x15.orchid.v1.Provenance\x12#\n\x07outcome\x18\x05 \x01(\x0b\x32\x12.orchid.v1.Outcome\"C\n\nInferError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"\x89\x01\n\x13InferStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12,\n\x08response\x18\x02 \x01(\x0b\x32\x18.orchid.v1.InferResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.orchid.v1.InferErrorH\x00\x42\x08\n\x06result\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"0\n\x04\x43hat\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.orchid.v1.ChatMessage\"\x1b\n\x0cPromptTokens\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xeb\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x1f\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0f.orchid.v1.ChatH\x00\x12)\n\x06tokens\x18\x05 \x01(\x0b\x32\x17.orchid.v1.PromptTokensH\x00\x12%\n\x08sampling\x18\x06 \x01(\x0b\x32\x13.orchid.v1.Sampling\x12+\n\x06limits\x18\x07 \x01(\x0b\x32\x1b.orchid.v1.GenerationLimits\x12.\n\rrequest_class\x18\x08 \x01(\x0b\x32\x17.orchid.v1.RequestClass\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\t \x01(\x03\x12\x1d\n\x15\x66irst_token_target_ms\x18\n \x01(\x03\x12\x17\n\x0ftoken_target_ms\x18\x0b \x01(\x03\x42\x08\n\x06prompt\"\xf3\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\x08\x61\x64mitted\x18\x02 \x01(\x0b\x32\x1b.orchid.v1.GenerateAdmittedH\x00\x12+\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1a.orchid.v1.GenerationDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.orchid.v1.GenerationFinishedH\x00\x12\x31\n\tcompleted\x18\x05 \x01(\x0b\x32\x1c.orchid.v1.GenerateCompletedH\x00\x42\x07\n\x05\x65vent\"n\n\x10GenerateAdmitted\x12/\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x1d.orchid.v1.GenerationAdmitted\x12)\n\nprovenance\x18\x02 \x01(\x0b\x32\x15.orchid.v1.Provenance\"i\n\x11GenerateCompleted\x12)\n\x05usage\x18\x01 \x01(\x0b\x32\x1a.orchid.v1.GenerationUsage\x12)\n\nprovenance\x18\x02 \x01(\x0b\x32\x15.orchid.v1.Provenance2\xda\x01\n\tInference\x12:\n\x05Infer\x12\x17.orchid.v1.InferRequest\x1a\x18.orchid.v1.InferResponse\x12J\n\x0bStreamInfer\x12\x17.orchid.v1.InferRequest\x1a\x1e.orchid.v1.InferStreamResponse(\x01\x30\x01\x12\x45\n\x08Generate\x12\x1a.orchid.v1.GenerateRequest\x1a\x1b.orchid.v1.GenerateResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,35 +37,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSORINPUT']._serialized_start=106
   _globals['_TENSORINPUT']._serialized_end=155
   _globals['_REQUESTCLASS']._serialized_start=158
-  _globals['_REQUESTCLASS']._serialized_end=305
-  _globals['_INFERREQUEST']._serialized_start=308
-  _globals['_INFERREQUEST']._serialized_end=580
-  _globals['_PROVENANCE']._serialized_start=583
-  _globals['_PROVENANCE']._serialized_end=774
-  _globals['_OUTCOME']._serialized_start=777
-  _globals['_OUTCOME']._serialized_end=1050
-  _globals['_CLASSIFICATION']._serialized_start=1052
-  _globals['_CLASSIFICATION']._serialized_end=1113
-  _globals['_INFERRESPONSE']._serialized_start=1116
-  _globals['_INFERRESPONSE']._serialized_end=1319
-  _globals['_INFERERROR']._serialized_start=1321
-  _globals['_INFERERROR']._serialized_end=1388
-  _globals['_INFERSTREAMRESPONSE']._serialized_start=1391
-  _globals['_INFERSTREAMRESPONSE']._serialized_end=1528
-  _globals['_CHATMESSAGE']._serialized_start=1530
-  _globals['_CHATMESSAGE']._serialized_end=1574
-  _globals['_CHAT']._serialized_start=1576
-  _globals['_CHAT']._serialized_end=1624
-  _globals['_PROMPTTOKENS']._serialized_start=1626
-  _globals['_PROMPTTOKENS']._serialized_end=1653
-  _globals['_GENERATEREQUEST']._serialized_start=1656
-  _globals['_GENERATEREQUEST']._serialized_end=2019
-  _globals['_GENERATERESPONSE']._serialized_start=2022
-  _globals['_GENERATERESPONSE']._serialized_end=2265
-  _globals['_GENERATEADMITTED']._serialized_start=2267
-  _globals['_GENERATEADMITTED']._serialized_end=2377
-  _globals['_GENERATECOMPLETED']._serialized_start=2379
-  _globals['_GENERATECOMPLETED']._serialized_end=2484
-  _globals['_INFERENCE']._serialized_start=2487
-  _globals['_INFERENCE']._serialized_end=2705
+  _globals['_REQUESTCLASS']._serialized_end=337
+  _globals['_INFERREQUEST']._serialized_start=340
+  _globals['_INFERREQUEST']._serialized_end=612
+  _globals['_PROVENANCE']._serialized_start=615
+  _globals['_PROVENANCE']._serialized_end=841
+  _globals['_STAGES']._serialized_start=843
+  _globals['_STAGES']._serialized_end=953
+  _globals['_OUTCOME']._serialized_start=956
+  _globals['_OUTCOME']._serialized_end=1229
+  _globals['_CLASSIFICATION']._serialized_start=1231
+  _globals['_CLASSIFICATION']._serialized_end=1292
+  _globals['_INFERRESPONSE']._serialized_start=1295
+  _globals['_INFERRESPONSE']._serialized_end=1498
+  _globals['_INFERERROR']._serialized_start=1500
+  _globals['_INFERERROR']._serialized_end=1567
+  _globals['_INFERSTREAMRESPONSE']._serialized_start=1570
+  _globals['_INFERSTREAMRESPONSE']._serialized_end=1707
+  _globals['_CHATMESSAGE']._serialized_start=1709
+  _globals['_CHATMESSAGE']._serialized_end=1753
+  _globals['_CHAT']._serialized_start=1755
+  _globals['_CHAT']._serialized_end=1803
+  _globals['_PROMPTTOKENS']._serialized_start=1805
+  _globals['_PROMPTTOKENS']._serialized_end=1832
+  _globals['_GENERATEREQUEST']._serialized_start=1835
+  _globals['_GENERATEREQUEST']._serialized_end=2198
+  _globals['_GENERATERESPONSE']._serialized_start=2201
+  _globals['_GENERATERESPONSE']._serialized_end=2444
+  _globals['_GENERATEADMITTED']._serialized_start=2446
+  _globals['_GENERATEADMITTED']._serialized_end=2556
+  _globals['_GENERATECOMPLETED']._serialized_start=2558
+  _globals['_GENERATECOMPLETED']._serialized_end=2663
+  _globals['_INFERENCE']._serialized_start=2666
+  _globals['_INFERENCE']._serialized_end=2884
 # @@protoc_insertion_point(module_scope)

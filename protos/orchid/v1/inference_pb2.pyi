@@ -71,6 +71,7 @@ class RequestClass(_message.Message):
     MINIMUM_QUALITY_FIELD_NUMBER: _builtins.int
     PROHIBITED_VARIANTS_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
+    PROHIBIT_APPROXIMATION_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Who is charged; at most 64 characters."""
     request_class: _builtins.str
@@ -80,6 +81,8 @@ class RequestClass(_message.Message):
     """Lowest acceptable measured quality of the answering variant, 0 to 1."""
     variant: _builtins.str
     """Answer with exactly this variant or not at all."""
+    prohibit_approximation: _builtins.bool
+    """Answer with the most accurate variant that may answer, or not at all."""
     @_builtins.property
     def prohibited_variants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -91,10 +94,11 @@ class RequestClass(_message.Message):
         minimum_quality: _builtins.float = ...,
         prohibited_variants: _abc.Iterable[_builtins.str] | None = ...,
         variant: _builtins.str = ...,
+        prohibit_approximation: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum_quality", b"minimum_quality", "privacy_class", b"privacy_class", "prohibited_variants", b"prohibited_variants", "request_class", b"request_class", "tenant", b"tenant", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["minimum_quality", b"minimum_quality", "privacy_class", b"privacy_class", "prohibit_approximation", b"prohibit_approximation", "prohibited_variants", b"prohibited_variants", "request_class", b"request_class", "tenant", b"tenant", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,6 +167,7 @@ class Provenance(_message.Message):
     QUALITY_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     OVERLOAD_LEVEL_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     model_version: _builtins.str
     variant: _builtins.str
@@ -175,6 +180,10 @@ class Provenance(_message.Message):
     worker_id: _builtins.str
     overload_level: _builtins.int
     """The rung of the overload ladder on which it was decided, 0 for none; docs/overload.md."""
+    @_builtins.property
+    def stages(self) -> Global___Stages:
+        """Set for answers of a cascade; docs/cascades.md."""
+
     def __init__(
         self,
         *,
@@ -187,14 +196,52 @@ class Provenance(_message.Message):
         quality: _builtins.float = ...,
         worker_id: _builtins.str = ...,
         overload_level: _builtins.int = ...,
+        stages: Global___Stages | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stages", b"stages"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approximation", b"approximation", "manifest_digest", b"manifest_digest", "model", b"model", "model_version", b"model_version", "overload_level", b"overload_level", "quality", b"quality", "reason", b"reason", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approximation", b"approximation", "manifest_digest", b"manifest_digest", "model", b"model", "model_version", b"model_version", "overload_level", b"overload_level", "quality", b"quality", "reason", b"reason", "stages", b"stages", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Provenance: _TypeAlias = Provenance  # noqa: Y015
+
+@_typing.final
+class Stages(_message.Message):
+    """How an answer of a cascade came about."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_VARIANT_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    ESCALATED_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    EXPECTED_QUALITY_FIELD_NUMBER: _builtins.int
+    first_variant: _builtins.str
+    confidence: _builtins.float
+    """The calibrated chance that the first answer is right, 0 to 1."""
+    escalated: _builtins.bool
+    """Another variant was asked after it."""
+    runs: _builtins.int
+    """Variants that gave an answer."""
+    expected_quality: _builtins.float
+    """The chance that this answer is right, by the evidence for this confidence."""
+    def __init__(
+        self,
+        *,
+        first_variant: _builtins.str = ...,
+        confidence: _builtins.float = ...,
+        escalated: _builtins.bool = ...,
+        runs: _builtins.int = ...,
+        expected_quality: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "escalated", b"escalated", "expected_quality", b"expected_quality", "first_variant", b"first_variant", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stages: _TypeAlias = Stages  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):

@@ -220,3 +220,10 @@ async def test_streamed_answers_and_faults() -> None:
     assert got["b"].error.code == grpc.StatusCode.NOT_FOUND.value[0]
     assert got["c"].response.outcome.input_tokens == 2
     assert refused.error == inference_pb2.InferError(code=8, message="full", retry_after_ms=70)
+
+
+async def test_a_request_may_prohibit_approximation() -> None:
+    async with front_door() as door:
+        await stub(door).Infer(classed(prohibit_approximation=True))
+        await stub(door).Infer(classed(tenant="t"))
+    assert [request.klass.approximation for request in door.queue.requests] == [False, True]

@@ -204,6 +204,15 @@ async def test_parameters_become_the_request_class_and_unknown_ones_pass() -> No
     assert parameters["charged_cpu_us"].int64_param == 2000
 
 
+async def test_approximation_is_allowed_unless_a_parameter_says_no() -> None:
+    async with front_door() as door:
+        await stub(door).ModelInfer(text_request("good", approximation=False))
+        await stub(door).ModelInfer(text_request("good", approximation=True))
+        await stub(door).ModelInfer(text_request("good"))
+    allowed = [request.klass.approximation for request in door.queue.requests]
+    assert allowed == [False, True, True]
+
+
 async def test_requested_outputs_filter_and_rank() -> None:
     request = text_request("good", "bad bad")
     output = request.outputs.add(name="logits")

@@ -242,6 +242,12 @@ CASES: list[Case] = [
     ("quality", text_request("a", minimum_quality=1.5), INVALID, ("1.5", "0 to 1")),
     ("quality nan", text_request("a", minimum_quality=float("nan")), INVALID, ("nan", "0 to 1")),
     ("parameter kind", text_request("a", tenant=7), INVALID, ("tenant", "int64", "string_param")),
+    (
+        "approximation kind",
+        text_request("a", approximation="no"),
+        INVALID,
+        ("string", "bool_param"),
+    ),
     ("long tenant", text_request("a", tenant="t" * 65), INVALID, ("tenant", "65", "64")),
     ("deadline kind", text_request("a", deadline_ms="5"), INVALID, ("deadline_ms", "string")),
     ("deadline passed", text_request("a", deadline_ms=-1), LATE, ("deadline_ms is -1",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -81,3 +82,19 @@ def test_the_echo_gets_the_same_bytes() -> None:
     assert isinstance(echo, EchoCodec)
     assert echo.body(plan, "a") == OipCodec().body(plan, "a")
     assert echo.unary_method != OipCodec.unary_method
+
+
+def test_answers_of_cascades_tell_what_is_expected_of_them() -> None:
+    stages = inference_pb2.Stages(expected_quality=0.75, escalated=True)
+    native = inference_pb2.InferResponse(
+        provenance=inference_pb2.Provenance(variant="v", stages=stages)
+    )
+    read = NativeCodec().answer(native.SerializeToString())
+    assert (read.expected, read.escalated) == (0.75, True)
+    oip = oip_pb2.ModelInferResponse()
+    oip.parameters["variant"].string_param = "v"
+    assert math.isnan(OipCodec().answer(oip.SerializeToString()).expected)
+    oip.parameters["expected_quality"].double_param = 0.5
+    oip.parameters["escalated"].bool_param = True
+    read = OipCodec().answer(oip.SerializeToString())
+    assert (read.variant, read.expected, read.escalated) == ("v", 0.5, True)

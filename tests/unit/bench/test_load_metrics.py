@@ -121,3 +121,30 @@ def test_shards_merge_into_one_table_with_common_variant_names(tmp_path: Path) -
     at = {int(due): int(v) for due, v in zip(merged.due_ns // MS, merged.variant, strict=True)}
     assert (at[1050], at[1060], at[1000], at[1100]) == (2, -1, 0, 1)
     assert merged.cpu_s == {"driver": 1.0, "controlplane": 0.25}
+
+
+def test_answers_of_cascades_are_worth_what_their_evidence_expects() -> None:
+    expected = np.full(len(RECORDS.due_ns), np.nan)
+    escalated = np.zeros(len(RECORDS.due_ns), np.bool_)
+    expected[1:3], escalated[2] = (0.97, 0.7), True
+    result = measure(PLAN, WORKLOAD, replace(RECORDS, expected=expected, escalated=escalated))
+    assert result.accurate_goodput == pytest.approx((0.97 + 0.7 + 0.8 + 0.9) / 8)
+    assert result.escalated == pytest.approx(1 / 4)
+    assert measure(PLAN, WORKLOAD, RECORDS).escalated == 0.0
+
+
+def test_what_was_told_of_cascades_is_kept_and_merged(tmp_path: Path) -> None:
+    count = len(RECORDS.due_ns)
+    told = replace(
+        RECORDS, expected=np.linspace(0.5, 1.0, count), escalated=np.arange(count) % 2 == 0
+    )
+    save_records(tmp_path / "r.npz", told)
+    back = load_records(tmp_path / "r.npz")
+    assert back.expected is not None and back.escalated is not None
+    assert back.expected.tolist() == np.linspace(0.5, 1.0, count).tolist()
+    both = merge([back, back])
+    assert both.expected is not None and len(both.expected) == 2 * count
+    save_records(tmp_path / "r.npz", RECORDS)
+    plain = load_records(tmp_path / "r.npz")
+    assert plain.expected is None
+    assert merge([plain, told]).expected is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -92,7 +93,8 @@ class MemoryWorker:
     """Runs one batch after another; `work.WorkerPort` of one attached session.
 
     `slowness` multiplies the predicted time, `status` is how items end, `mute` keeps
-    results back until `speak`, `mixed` gives the items of a batch in another order.
+    results back until `speak`, `mixed` gives the items of a batch in another order. `logits` are
+    what a variant answers to a request, where that matters.
     """
 
     house: House
@@ -101,6 +103,7 @@ class MemoryWorker:
     status: ItemStatus = ItemStatus.OK
     mute: bool = False
     mixed: bool = False
+    logits: Callable[[str, Request], tuple[float, ...]] | None = None
     received: list[WorkBatch] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     executed: list[int] = field(default_factory=list)
@@ -146,7 +149,7 @@ class MemoryWorker:
         done = BatchDone(
             id=batch.id,
             items=tuple(
-                _item(i, ends[i], batch) for i, _ in (reversed(items) if self.mixed else items)
+                self._item(i, ends[i], batch) for i, _ in (reversed(items) if self.mixed else items)
             ),
             queue_ns=now - arrived,
             run_ns=run_ns,
@@ -155,6 +158,17 @@ class MemoryWorker:
         )
         self._running = True
         self.house.loop.call_later(run_ns / 1e9, self._end, done)
+
+    def _item(self, item_id: int, status: ItemStatus, batch: WorkBatch) -> ItemDone:
+        if status is not ItemStatus.OK:
+            return ItemDone(item_id, status, (), "as the test wants")
+        request = batch.requests[batch.item_ids.index(item_id)]
+        output = TensorValue("logits", "int64", (1,), request.id.to_bytes(8, "little"))
+        if self.logits is not None:
+            row = self.logits(batch.variant, request)
+            data = struct.pack(f"<{len(row)}f", *row)
+            output = TensorValue("logits", "float32", (1, len(row)), data)
+        return ItemDone(item_id, status, (output,))
 
     def _end(self, done: BatchDone) -> None:
         self._running = False
@@ -167,16 +181,6 @@ class MemoryWorker:
     def _give(self, done: BatchDone) -> None:
         self.house.dispatcher.heard(self.session)
         self.house.dispatcher.completed(self.session, done)
-
-
-def _item(item_id: int, status: ItemStatus, batch: WorkBatch) -> ItemDone:
-    if status is not ItemStatus.OK:
-        return ItemDone(item_id, status, (), "as the test wants")
-    place = batch.item_ids.index(item_id)
-    mark = batch.requests[place].id
-    return ItemDone(
-        item_id, status, (TensorValue("logits", "int64", (1,), mark.to_bytes(8, "little")),)
-    )
 
 
 class House:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
@@ -26,15 +28,18 @@ from tests.kept_spans import (
     trace_of,
 )
 from tests.unit.controlplane.fake_fleet import MS, House
+from tests.unit.controlplane.test_second_looks import join
 from tests.unit.controlplane.virtual_loop import run
 
 
 class Asking:
     """A house whose requests are recorded, as a door would have it."""
 
-    def __init__(self, kept: KeptSpans, **telemetry: object) -> None:
+    def __init__(
+        self, kept: KeptSpans, house: Mapping[str, object] | None = None, **telemetry: object
+    ) -> None:
         self.telemetry = kept.telemetry(**telemetry)
-        self.house = House(telemetry=self.telemetry)
+        self.house = House(telemetry=self.telemetry, **(house or {}))  # type: ignore[arg-type]
 
     def begin(self, deadline_ms: float = 100.0, traceparent: str = SAMPLED) -> Request:
         """A request of a call that came 3 ms ago, with its trace."""
@@ -320,3 +325,51 @@ def test_under_overload_only_calls_whose_callers_ask_for_it_are_recorded() -> No
     telemetry.optional_work_allowed = lambda: False
     assert telemetry.begin(REQUEST, "", 0) is None
     assert telemetry.begin(REQUEST, SAMPLED, 0) is not None
+
+
+def test_both_runs_of_a_cascade_are_in_one_trace_without_gaps() -> None:
+    kept = KeptSpans()
+
+    async def traced() -> None:
+        asking = Asking(kept, house={"policy": "cascade-fixed", "prefetch": 0})
+        join(asking.house)
+        request = asking.begin()
+        answer = await asking.house.dispatcher.submit(request)
+        assert answer.outcome.dispatches == 2
+        asking.finish(request)
+        asking.house.close()
+
+    run(traced())
+    root = kept.one("orchid.request")
+    first, second = kept.named("orchid.dispatch")
+    assert edges(first)[1] <= edges(second)[0]
+    assert said(first)["orchid.variant"] == "fast"
+    assert said(second)["orchid.variant"] == "best"
+    assert said(second)["orchid.reason"] == "escalated"
+    assert "orchid.worker_id" not in said(first) and said(second)["orchid.worker_id"] == "w1"
+    assert first.status.is_unset and second.status.is_unset
+    assert said(root)["orchid.first_variant"] == "fast"
+    assert said(root)["orchid.escalated"] is True
+    assert 0.5 < said(root)["orchid.confidence"] < 0.6
+
+
+def test_a_second_run_that_is_given_up_is_a_failed_dispatch_of_an_answered_request() -> None:
+    kept = KeptSpans()
+
+    async def traced() -> None:
+        asking = Asking(kept, house={"policy": "cascade-fixed", "prefetch": 0})
+        worker = join(asking.house)
+        request = asking.begin(60.0)
+        future = asking.house.dispatcher.submit(request)
+        await asking.house.pass_ms(6)
+        worker.mute = True
+        answer = await future
+        assert answer.provenance.variant == "fast"
+        asking.finish(request)
+        asking.house.close()
+
+    run(traced())
+    first, second = kept.named("orchid.dispatch")
+    assert first.status.is_unset
+    assert second.status.description == "first-answer-unfinished"
+    assert kept.one("orchid.request").status.is_unset

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controlplane.policy.cascade import Calibration, Escalation
 from controlplane.policy.records import (
     Request,
     RequestClass,
@@ -72,3 +73,22 @@ def test_an_output_of_an_unknown_type_fails_its_item_only() -> None:
     assert (broken.status, broken.outputs) == (ItemStatus.INTERNAL, ())
     assert "unknown data type 99" in broken.message
     assert whole.status is ItemStatus.OK
+
+
+def test_evidence_of_cascades_is_read_with_its_population() -> None:
+    model = described(common_pb2.DATA_TYPE_FLOAT32)
+    variant = model.variants[0]
+    variant.calibrations.add(population="p", temperature=1.5, beta=[0.5, 1.5, -0.25])
+    variant.escalations.add(
+        population="p",
+        to="v1",
+        confidences=[0.0, 0.5],
+        gains=[0.25, 0.125],
+        counts=[300, 700],
+        shares_right=[0.5, 0.75],
+    )
+    (read,) = read_models([model])
+    assert read.variants[0].calibrations == (("p", Calibration(1.5, (0.5, 1.5, -0.25))),)
+    assert read.variants[0].escalations == (
+        ("p", Escalation("v0", "v1", (0.0, 0.5), (0.25, 0.125), (300, 700), (0.5, 0.75))),
+    )

@@ -202,7 +202,7 @@ def test_a_waiting_request_weighs_what_its_cohort_takes() -> None:
         assert made.offer(each, now).admitted
     assert isinstance(made.next_step(now), Flight)
     # On its fastest variant: 4 ms by its size.
-    assert made.pools[MODEL].nominal_work_ns == pytest.approx(8 * MS, rel=0.1)
+    assert made.pools[MODEL].line.work.total == pytest.approx(8 * MS, rel=0.1)
 
 
 def test_compared_policies_know_of_no_cohorts() -> None:

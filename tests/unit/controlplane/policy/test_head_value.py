@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from controlplane.policy.head_value import HeadValues
+from controlplane.policy.head_value import HeadValues, Option
 
 MS = 1e6
 DEADLINE = 90 * MS
@@ -87,3 +87,44 @@ def test_values_are_carried_to_a_similar_service() -> None:
     assert values.ready
     ages = [20 * MS, 60 * MS]
     assert values.at(1e-7, ages) == pytest.approx(VALUES.at(1e-7, ages), abs=0.2)
+
+
+def test_a_cascade_is_worth_its_first_answer_and_the_option_on_top() -> None:
+    shares = [service / WORKERS for service in SERVICES]
+    both, prices, worth = 34 * MS, (0.0, 0.1, 0.3), (0.08, 0.03, 0.0)
+    values = HeadValues(DEADLINE, shares, [Option(2, both / WORKERS, prices, worth)])
+    ages = values.ages_ns()
+
+    def reward(place: int, age: float) -> float:
+        return QUALITIES[place] * (DEADLINE - age >= SERVICES[place])
+
+    values.earn(
+        [[reward(place, age) for age in ages] for place in range(3)],
+        [[float(DEADLINE - age >= both) for age in ages]],
+    )
+    while not values.converged:
+        values.improve(10)
+    low, high = 0.2 / shares[0], 1.5 / shares[2]
+    rate = low * (high / low) ** (10 / 19)
+
+    def best(age: float) -> float:
+        dropped, *later = values.after(rate, [age, *[age + s for s in [*shares, both / WORKERS]]])
+        direct = [reward(place, age) + later[place] for place in range(3)]
+        option = float(np.interp(later[2] - later[3], prices, worth)) * (DEADLINE - age >= both)
+        return max(dropped, *direct, direct[2] + option)
+
+    found = values.at(rate, ages[::6])
+    for age, value in zip(ages[::6], found, strict=True):
+        assert best(age) - best(0.0) == pytest.approx(value, abs=3e-3)
+
+
+def test_an_option_that_is_worth_nothing_changes_nothing() -> None:
+    shares = [service / WORKERS for service in SERVICES]
+    idle = HeadValues(DEADLINE, shares, [Option(2, 15 * MS, (0.0, 0.1), (0.0, 0.0))])
+    plain = HeadValues(DEADLINE, shares)
+    for values in (idle, plain):
+        rewards = [[quality] * len(values.ages_ns()) for quality in QUALITIES]
+        values.earn(rewards, [[1.0] * len(values.ages_ns())] if values is idle else ())
+        values.improve(50)
+    asked = [age * MS for age in range(0, 90, 7)]
+    assert idle.at(1e-7, asked) == pytest.approx(plain.at(1e-7, asked), abs=1e-9)

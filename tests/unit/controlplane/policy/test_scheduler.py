@@ -39,7 +39,7 @@ def end(made: Scheduler, flight: Flight, at_ms: float, run_ms: float | None = No
 def clean(made: Scheduler) -> bool:
     return (
         made.queued == made.in_flight == made.runs == 0
-        and all(pool.nominal_work_ns == 0 for pool in made.pools.values())
+        and all(pool.line.work.total == 0 for pool in made.pools.values())
         and all(len(pool.busy) == 0 for pool in made.pools.values())
         and all(pool.busy.residual_ns(0) == 0 for pool in made.pools.values())
     )
