@@ -248,7 +248,15 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    labelled: LabelledOption = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(
+            help="A population of your own: lines of `label<TAB>text`, or of JSON with label and "
+            "text or token_ids.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(help="Only this variant; repeat it for several.")
     ] = None,
@@ -273,8 +281,7 @@ def evaluate(
     from deploy.cli.model_tables import evidence_table
     from worker.models.repository import find_model
 
-    labelled_files = () if labelled is None else (labelled,)
-    wanted = Wanted(population or (), variant or (), labelled_files, limit)
+    wanted = Wanted(population or (), variant or (), [labelled] if labelled else (), limit)
     folder = _chosen(repository) / name
     with _faults_told(), model_progress(_console()) as progress:
         manifest = find_model(folder.parent, name)
