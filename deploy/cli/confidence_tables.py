@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worker.models.calibration import Escalation
-from worker.models.manifest import Manifest, Variant
+from worker.models.manifest import Manifest
 from worker.models.populations import CLEAR_SUFFIX
 
 _COMMAND = "orchid models evaluate"
@@ -24,37 +24,30 @@ def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
     else:
         yield Text(f"cascades off: confidence is not measured; `{_COMMAND} {manifest.name}` does")
         return
-    for line in cascades_off(manifest):
-        yield Text(line)
+    if lines := cascades_off(manifest):
+        yield Text("\n".join(lines))
 
 
 def cascades_off(manifest: Manifest) -> list[str]:
     """Return a line for each population, or first stage on it, without cascades: which and why."""
     lines = []
     for population in _populations(manifest):
-        calibrated = [v for v in manifest.variants if v.calibration(population) is not None]
-        if not calibrated:
-            lines.append(f"cascades off for {population}: confidence is not measured")
-            continue
-        reasons = {v.name: _reason(v, population) for v in calibrated}
-        if all(reasons.values()):
-            lines.append(f"cascades off for {population}:")
-        lines += [
-            f"  {population}: none from {name}: {reason}"
-            for name, reason in reasons.items()
-            if reason
+        found = [
+            (variant.name, item)
+            for variant in manifest.variants
+            for item in variant.escalations
+            if item.population == population
         ]
+        able = {name for name, item in found if item.gains}
+        reasons = {f"{name}: {item.refused}" for name, item in found if name not in able}
+        if not any(variant.calibration(population) for variant in manifest.variants):
+            lines.append(f"cascades off for {population}: confidence is not measured")
+        elif not found:
+            lines.append(f"cascades off for {population}: no variant is surely the more accurate")
+        elif not able:
+            lines.append(f"cascades off for {population}:")
+        lines += [f"  {population}: none from {reason}" for reason in sorted(reasons)]
     return lines
-
-
-def _reason(variant: Variant, population: str) -> str:
-    """Why no answer of a variant is escalated; empty when some is."""
-    found = [item for item in variant.escalations if item.population == population]
-    if any(item.gains for item in found):
-        return ""
-    if not found:
-        return "no variant is surely more accurate"
-    return "; ".join(dict.fromkeys(item.refused for item in found))
 
 
 def _populations(manifest: Manifest) -> list[str]:
@@ -83,7 +76,7 @@ def _table(manifest: Manifest) -> Table:
                 variant.name,
                 item.population,
                 f"{item.temperature:.2f}",
-                " ".join(f"{number:.1f}" for number in item.beta),
+                "beta" if item.beta else "",
                 f"{item.error:.3f}",
                 str(item.n),
                 str(len(after)),

@@ -21,8 +21,8 @@ from worker.models.confidence import (
 from worker.models.evidence import ConfidenceEvidence
 from worker.models.statistics import paired_difference
 
-# What the calibration error of a first stage may be.
-LARGEST_ERROR = 0.02
+# What the calibration error of a first stage may be, and at most where chance may explain more.
+LARGEST_ERROR, LARGEST_BY_CHANCE = 0.02, 0.03
 _Z = 1.959964
 
 
@@ -110,9 +110,10 @@ def _better(other: str, name: str, *samples: Sample) -> bool:
 def _off(confidence: Floats, error: float) -> str:
     """Return why confidences are too far from the truth, or nothing.
 
-    Samples of a few hundred items show more than the largest error by chance alone.
+    Two thousand items may show a little more than the largest error by chance alone; a few hundred
+    show so much that they tell nothing.
     """
-    allowed = max(LARGEST_ERROR, error_by_chance(confidence))
+    allowed = max(LARGEST_ERROR, min(LARGEST_BY_CHANCE, error_by_chance(confidence)))
     if error <= allowed:
         return ""
     return f"calibration error {error:.3f} on {len(confidence)} items, at most {allowed:.3f} serves"

@@ -175,7 +175,7 @@ def test_calibrate_measures_confidence_and_show_tells_it(repository: Path, tmp_p
     code, output = run("show", "tiny", "--repository", repository)
     assert f"{calibration.temperature:.2f}" in output
     assert "cascades off for tiny-words: confidence is not measured" in output
-    assert "held-out: none from tiny-a: no variant is surely more accurate" in output
+    assert "held-out: none from tiny-b: calibration error" in output
 
 
 def test_show_says_why_a_population_has_no_cascades(repository: Path) -> None:
