@@ -74,7 +74,7 @@ class Accounts:
         charges_ns = parts_of(flight, cpu_ns)
         self.measures.ran(flight, run_ns, charges_ns)
         if self._records is not None:
-            self._records.ran(flight, charges_ns)
+            self._records.ran(flight, run_ns, charges_ns)
 
     def lost(self, request: Request, flight: Flight, error: ControlPlaneError) -> None:
         """Its run came to nothing; another may follow."""

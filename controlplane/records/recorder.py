@@ -10,7 +10,7 @@ from controlplane.policy.hands import Flight, parts_of
 from controlplane.policy.records import Answer, Request, Shape, TokenPayload, carried_bytes
 from controlplane.policy.selector import Reason
 from controlplane.records.demand import AFTERWARDS, ENCODER, MOST_NAME, DemandRecord, Use
-from controlplane.records.estimates import FadingMeans
+from controlplane.records.estimates import FadingMeans, Key
 
 _NO_SHAPE = Shape(0, 0, 0)
 
@@ -71,7 +71,9 @@ class RequestRecorder:
 
     def sent(self, flight: Flight) -> None:
         """A run is on its way to its worker."""
-        parts = parts_of(flight, flight.predicted_ns)
+        # Predictions are of time; on a machine that others use not all of that is CPU time.
+        share = self._means.mean(_share_of(flight), 1.0)
+        parts = parts_of(flight, int(flight.predicted_ns * share))
         for request, part in zip(flight.requests, parts, strict=True):
             sent = self._sent.get(request.id)
             if sent is None:
@@ -84,8 +86,10 @@ class RequestRecorder:
             sent.tokenizer = flight.candidate.tokenizer
             sent.variant = flight.candidate.name
 
-    def ran(self, flight: Flight, charges_ns: Sequence[int]) -> None:
+    def ran(self, flight: Flight, run_ns: int, charges_ns: Sequence[int]) -> None:
         """A run ended; before its requests hear of it."""
+        if run_ns:
+            self._means.observe(_share_of(flight), sum(charges_ns) / run_ns)
         for request, charge_ns in zip(flight.requests, charges_ns, strict=True):
             sent = self._sent.get(request.id)
             if sent is not None:
@@ -212,6 +216,10 @@ class RequestRecorder:
                 measured=Use(compute_us=charge_ns // 1000),
             )
         )
+
+
+def _share_of(flight: Flight) -> Key:
+    return ("cpu", flight.pool.model, flight.candidate.name)
 
 
 def _shape_of(request: Request, tokenizer: str) -> Shape:

@@ -182,3 +182,26 @@ def test_means_fade_and_are_bounded() -> None:
     means.observe(("c",), 1.0)
     assert len(means) == 2
     assert means.mean(("b",), -1.0) == -1.0 and means.mean(("a",), -1.0) == 11.0
+
+
+@virtual
+async def test_estimates_are_of_cpu_time() -> None:
+    house, kept, _ = recording()
+    worker = house.join()
+    give = house.dispatcher.completed
+
+    async def ask() -> DemandRecord:
+        """One request whose run is on a CPU for half of its time."""
+        worker.mute = True
+        future = house.dispatcher.submit(house.ask())
+        await house.pass_ms(20)
+        (done,) = worker._held_back
+        worker._held_back.clear()
+        give(worker.session, done._replace(cpu_ns=done.run_ns // 2))
+        await future
+        return kept.records[-1]
+
+    first, second = await ask(), await ask()
+    assert (first.estimated.compute_us, first.measured.compute_us) == (10_000, 5000)
+    assert (second.estimated.compute_us, second.measured.compute_us) == (5000, 5000)
+    house.close()
