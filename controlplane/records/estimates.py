@@ -13,24 +13,28 @@ _MOST = 512
 class FadingMeans:
     """Means in which every value counts a tenth less than the one after it.
 
-    The kind that was not seen for longest gives way to a new one.
+    The kind that came first gives way to a new one when there are too many.
     """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._means: dict[Key, float] = {}
+        # Each mean in a list of its own, so that a value costs one look-up.
+        self._means: dict[Key, list[float]] = {}
 
     def __len__(self) -> int:
         return len(self._means)
 
     def mean(self, key: Key, otherwise: float) -> float:
         """The mean of a kind, or this where there is none yet."""
-        return self._means.get(key, otherwise)
+        kept = self._means.get(key)
+        return otherwise if kept is None else kept[0]
 
     def observe(self, key: Key, value: float) -> None:
         """One more value of a kind."""
-        before = self._means.pop(key, None)
-        if before is None and len(self._means) >= self._most:
+        kept = self._means.get(key)
+        if kept is not None:
+            kept[0] += _GAIN * (value - kept[0])
+            return
+        if len(self._means) >= self._most:
             del self._means[next(iter(self._means))]
-        # The order of keys is that of their last values.
-        self._means[key] = value if before is None else before + _GAIN * (value - before)
+        self._means[key] = [value]

@@ -41,18 +41,18 @@ class Sampling:
 class _Sent:
     """The last dispatch of a request, and the CPU time of all its runs that ended."""
 
-    __slots__ = ("cpu_ns", "flight_batch", "predicted_ns", "reason", "rung", "sent_ns", "tokenizer",
+    __slots__ = ("batch", "cpu_ns", "predicted_ns", "reason", "rung", "sent_ns", "tokenizer",
                  "variant")  # fmt: skip
 
-    def __init__(self) -> None:
-        self.cpu_ns = 0
-        self.flight_batch = 0
-        self.predicted_ns = 0
-        self.reason = ""
-        self.rung = 0
-        self.sent_ns = 0
-        self.tokenizer = ""
-        self.variant = ""
+    def __init__(self, flight: Flight, predicted_ns: int, cpu_ns: int) -> None:
+        self.cpu_ns = cpu_ns
+        self.batch = len(flight.requests)
+        self.predicted_ns = predicted_ns
+        self.reason = flight.decision.reason
+        self.rung = flight.rung
+        self.sent_ns = flight.sent_ns
+        self.tokenizer = flight.candidate.tokenizer
+        self.variant = flight.candidate.name
 
 
 class RequestRecorder:
@@ -75,16 +75,9 @@ class RequestRecorder:
         share = self._means.mean(_share_of(flight), 1.0)
         parts = parts_of(flight, int(flight.predicted_ns * share))
         for request, part in zip(flight.requests, parts, strict=True):
-            sent = self._sent.get(request.id)
-            if sent is None:
-                sent = self._sent[request.id] = _Sent()
-            sent.flight_batch = len(flight.requests)
-            sent.predicted_ns = part
-            sent.reason = flight.decision.reason
-            sent.rung = flight.rung
-            sent.sent_ns = flight.sent_ns
-            sent.tokenizer = flight.candidate.tokenizer
-            sent.variant = flight.candidate.name
+            before = self._sent.get(request.id)
+            cpu_ns = 0 if before is None else before.cpu_ns
+            self._sent[request.id] = _Sent(flight, part, cpu_ns)
 
     def ran(self, flight: Flight, run_ns: int, charges_ns: Sequence[int]) -> None:
         """A run ended; before its requests hear of it."""
@@ -131,7 +124,7 @@ class RequestRecorder:
                 overload_level=0 if sent is None else sent.rung,
                 quality=0.0 if provenance is None else provenance.quality,
                 dispatches=request.dispatches,
-                batch=0 if sent is None else sent.flight_batch,
+                batch=0 if sent is None else sent.batch,
                 items=shape.items,
                 tokens=shape.tokens,
                 longest=shape.longest_tokens,
