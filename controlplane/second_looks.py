@@ -19,6 +19,7 @@ from controlplane.pending import Kept, Pending
 from controlplane.policy.cascade import answered, confidence_of
 from controlplane.policy.cascading import FirstAnswer
 from controlplane.policy.hands import Flight
+from controlplane.policy.pool import Pool
 from controlplane.policy.records import Answer, Request, Stages
 from controlplane.policy.scheduler import Scheduler
 from controlplane.policy.selector import Reason, Stage
@@ -70,6 +71,8 @@ class SecondLooks:
             return False
         confidence = confidence_of(logits, calibration)
         first = self._scheduler.consider(request, flight, confidence, now_ns)
+        if first.drifted:
+            self._tell(flight.pool, request)
         kept = Kept(answer, first, answered(logits))
         if not first.reason and self._go_on(pending, kept, flight, now_ns):
             return True
@@ -179,19 +182,18 @@ class SecondLooks:
     ) -> None:
         pool = flight.pool
         assert pool.cascading is not None
-        if not pool.cascading.compare(request, first, place, flight.decision.variant, logits):
-            return
-        watch = pool.cascading.drift.of(request.klass.name)
+        if pool.cascading.compare(request, first, place, flight.decision.variant, logits):
+            self._tell(pool, request)
+
+    @staticmethod
+    def _tell(pool: Pool, request: Request) -> None:
+        assert pool.cascading is not None
         _log.warning(
-            "model %s, class %s: no more cascades; second answers agree %.3f with first ones, the "
-            "evidence asks for %.3f (%d compared, %d of them shadows). Fresh evidence or a reload "
-            "turns them on again",
+            "model %s, class %s: no more cascades; %s. Fresh evidence or a reload turns them on "
+            "again",
             pool.model,
             request.klass.name or "none",
-            watch.agreement,
-            watch.floor,
-            watch.compared,
-            watch.shadows,
+            pool.cascading.drift.of(request.klass.name).cause,
         )
 
     def _shadow(self, request: Request, kept: Kept, flight: Flight, now_ns: int) -> None:

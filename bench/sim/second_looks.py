@@ -56,6 +56,8 @@ class SecondLooks:
         logits = self._answers.row(flight.candidate.name, self._items[request.id])
         confidence = confidence_of(logits, calibration)
         first = self._scheduler.consider(request, flight, confidence, now_ns)
+        if first.drifted:
+            self.off_ns[request.klass.name] = now_ns
         return Kept(first, answered(logits))
 
     def second(self, request: Request, flight: Flight, now_ns: int) -> float:

@@ -135,7 +135,8 @@ def faults(evidence: Evidence) -> list[str]:
 class Pair:
     """A first and a second variant, by number, and the worth of asking the second.
 
-    `weights` are the shares of items in each step, `rights` and `gains` as in `Escalation`.
+    `weights` are the shares of items in each step, `rights` and `gains` as in `Escalation`;
+    `accuracy` is the mean of `rights`.
     `options[i]` is what the option to escalate is worth at the price `prices[i]` (rising from
     0; linear between, nothing beyond): `F(t) = sum_i w_i max(0, g_i - t)`, and at most the mean
     gain, since a cascade is not believed to be better than its second variant.
@@ -149,6 +150,7 @@ class Pair:
     weights: tuple[float, ...]
     prices: tuple[float, ...]
     options: tuple[float, ...]
+    accuracy: float
 
     def step(self, confidence: float) -> int:
         """The step of a confidence."""
@@ -231,6 +233,7 @@ def pair_of(
         weights=weights,
         prices=tuple(prices),
         options=tuple(options),
+        accuracy=math.fsum([w * right for w, right in zip(weights, rights, strict=True)]),
     )
 
 

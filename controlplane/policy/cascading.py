@@ -25,7 +25,7 @@ class FirstAnswer(NamedTuple):
     `number` is its variant, `confidence` calibrated, `right` the chance that it is right by the
     evidence, `reason` why it is the last, empty when one of the variants of `stage` is to be asked
     too, which can be begun in time until `until_ns`; `shadow` is the variant that one behind the
-    caller's back would ask.
+     back would ask. `drifted` when this has turned the class's cascades off.
     """
 
     number: int
@@ -35,6 +35,7 @@ class FirstAnswer(NamedTuple):
     stage: Stage
     shadow: int
     until_ns: int = 0
+    drifted: bool = False
 
 
 class Cascading:
@@ -80,12 +81,12 @@ class Cascading:
         """Whether the answer of this variant, which has a `calibration`, is the last."""
         cascade: Cascade = request.cascade
         pairs = cascade.after[number]
-        self.drift.of(request.klass.name).answered()
         right, shadow = pairs[0].right(confidence), pairs[0].to
+        off = self.drift.of(request.klass.name).answered(right, pairs[0].accuracy)
         gains = {pair.to: pair.gain(confidence) for pair in pairs}
         stage = Stage({to: gain for to, gain in gains.items() if gain > MEASURABLE})
         if not stage.gains:
-            return FirstAnswer(number, confidence, right, Reason.CONFIDENT, stage, shadow)
+            return FirstAnswer(number, confidence, right, Reason.CONFIDENT, stage, shadow, 0, off)
         targets = tuple([pair.to for pair in pairs if pair.to in stage.gains])
         estimates = pool.foresight.estimates(targets, nominal_ns(pool, request, targets))
         # Its turn comes when nobody waits for a first answer.
@@ -95,7 +96,7 @@ class Cascading:
         quick = min(estimates, key=_predicted)
         needed = trip_ns + quick.predicted_ns * (1.0 + quick.sigma)
         until_ns = request.deadline_ns - int(needed)
-        return FirstAnswer(number, confidence, right, reason, stage, shadow, until_ns)
+        return FirstAnswer(number, confidence, right, reason, stage, shadow, until_ns, off)
 
     def may_shadow(self, pool: Pool, request: Request) -> bool:
         """Whether an answer that was the last may be compared: nobody waits, a worker idles."""

@@ -86,10 +86,12 @@ class OrchidCascade(Price):
             chance = estimate.punctuality.share_within(slack / (ahead + taken[place]))
             chances.append(chance)
             worth.append(estimate.quality * chance - costs[place])
+        # A second run comes after whoever waits for a first answer.
+        wait = (situation.busy_ns + situation.queued_ns) / max(1, situation.workers)
         extra = [0.0] * len(estimates)
         for number, pair in enumerate(pairs):
             first, to = options[number]
-            left = slack - ahead - taken[first]
+            left = slack - ahead - taken[first] - wait
             chance = estimates[to].punctuality.share_within(left / (trip + taken[to]))
             if chance > _UNLIKELY:
                 cost = costs[len(estimates) + number] - costs[first]

@@ -35,6 +35,32 @@ def test_on_another_population_it_is_off_within_a_hundred_comparisons(seed: int)
     assert watch.agreement < watch.floor
 
 
+def sure(watch: ClassWatch, mean: float, usual: float, seed: int, most: int) -> int:
+    """How many first answers, sure around `mean`, it takes until the watch is off."""
+    generator = np.random.default_rng(seed)
+    for count in range(1, most + 1):
+        if watch.answered(float(generator.beta(12.0 * mean, 12.0 * (1.0 - mean))), usual):
+            return count
+    return most
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_first_answers_as_sure_as_the_evidence_or_surer_leave_it_on(seed: int) -> None:
+    watch = ClassWatch()
+    assert sure(watch, 0.86, 0.865, seed, 3000) == 3000
+    assert sure(watch, 0.95, 0.865, seed, 1000) == 1000
+    assert watch.on and not watch.cause
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_less_sure_first_answers_turn_it_off_within_five_hundred(seed: int) -> None:
+    watch = ClassWatch()
+    assert sure(watch, 0.80, 0.865, seed, 500) < 500
+    assert not watch.on
+    assert watch.sureness < watch.sureness_floor
+    assert "by their confidence" in watch.cause
+
+
 def test_off_stays_off_whatever_comes() -> None:
     watch = ClassWatch()
     compared(watch, 0.95, 0.2, 1, 100)
@@ -47,7 +73,7 @@ def test_shadows_are_at_most_their_share_also_after_a_long_rest() -> None:
     watch = ClassWatch()
     taken = 0
     for answers in range(1, 5001):
-        watch.answered()
+        watch.answered(0.9, 0.9)
         if answers > 2000 and watch.may_shadow():
             watch.shadowed()
             taken += 1
@@ -58,7 +84,7 @@ def test_shadows_are_at_most_their_share_also_after_a_long_rest() -> None:
 def test_nothing_is_shadowed_any_more_when_it_is_off() -> None:
     watch = ClassWatch()
     for _ in range(200):
-        watch.answered()
+        watch.answered(0.9, 0.9)
     assert watch.may_shadow()
     compared(watch, 0.95, 0.1, 1, 100)
     assert not watch.may_shadow()
