@@ -14,6 +14,7 @@ from controlplane.errors import (
     Forbidden,
     InvalidRequest,
     NotFound,
+    Overloaded,
     Refused,
     TooLate,
     Unauthenticated,
@@ -122,6 +123,7 @@ _PROBLEMS: Mapping[type[ControlPlaneError], Problem] = {
     # The same request with the same time would be as late again.
     TooLate: Problem(504, "timeout_error", "deadline_exceeded", again=False),
     Refused: Problem(429, "rate_limit_error", "rate_limit_exceeded"),
+    Overloaded: Problem(429, "rate_limit_error", "overloaded"),
     Unavailable: Problem(503, "server_error", "unavailable"),
     WorkerFault: Problem(503, "server_error", "worker_fault"),
     Cancelled: Problem(499, "server_error", "cancelled"),

@@ -129,7 +129,7 @@ def test_endings_are_read_from_what_the_control_plane_says() -> None:
     request = Request(1, "m", RequestClass(), {}, None, 0, 50_000_000)
     words = [word for name, word in vars(Refusal).items() if name.isupper()]
     at_the_door = [word for word in words if word != Refusal.NO_WORKER]
-    assert len(at_the_door) == 9
+    assert len(at_the_door) == 10
     for reason in at_the_door:
         error = ends.refusal(request, Admission(False, reason, (), 1_000_000, 5))
         assert _ending(error) is Ending.REFUSED, reason

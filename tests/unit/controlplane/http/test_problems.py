@@ -7,7 +7,13 @@ import json
 import pytest
 
 from controlplane import errors
-from controlplane.errors import ControlPlaneError, InvalidRequest, Refused, Unavailable
+from controlplane.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    Overloaded,
+    Refused,
+    Unavailable,
+)
 from controlplane.http.problems import INTERNAL, InvalidField, problem_of
 
 KINDS = sorted(
@@ -23,6 +29,8 @@ KINDS = sorted(
 
 
 def made(kind: type[ControlPlaneError]) -> ControlPlaneError:
+    if issubclass(kind, Overloaded):
+        return kind("why", 40, "overload-deferred")
     return kind("why", 40) if issubclass(kind, Refused | Unavailable) else kind("why")
 
 
