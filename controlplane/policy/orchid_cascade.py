@@ -30,7 +30,7 @@ class OrchidCascade(Price):
     """As `Price`, but a first answer may be followed by that of a better variant.
 
     A first variant j with evidence is worth what it is worth alone, and the best option to
-    escalate on top: `P_jk F_jk(cost / P_jk)`, where the cost of the second run is what it takes from
+    escalate on top: `P_jk F_jk(cost / P_jk)`, where what the second run costs is what it takes from
     the future (see `HeadValues`). When the answer is there and its confidence c known, a
     second run k is wanted if `g_jk(c) P_k(slack)` is more than that cost as it is then, and made if
     it still is when a worker frees.
