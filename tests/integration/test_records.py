@@ -174,6 +174,7 @@ def test_records_outlive_a_control_plane_that_is_killed(cluster: LocalCluster, f
         with reading(file) as database:
             return round(summarise(database)[0].requests)
 
+    wait_for(lambda: count() >= 15, "records are written")
     before = count()
     cluster.kill("controlplane")
     assert count() >= before
