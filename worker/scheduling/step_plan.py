@@ -79,16 +79,21 @@ def mix(
             end_ns += cost.token_ns
         else:
             prefilling.insert(0, anchor)
-    return shares + fill(prefilling, budget, end_ns, cost.token_ns)
+    return shares + fill(prefilling, budget, end_ns, cost.token_ns, limits.headroom)
 
 
 def fill(
-    prompts: Sequence[DecodeSequence], budget: int, end_ns: float, token_ns: float
+    prompts: Sequence[DecodeSequence],
+    budget: int,
+    end_ns: float,
+    token_ns: float,
+    headroom: float,
 ) -> list[Share]:
     """As much of these prompts, in their order, as `budget` tokens allow.
 
     A prompt that ends in this step has its first token when the step ends: nothing is computed
-    beside it that would make that late. `end_ns` is when a step without prompts would end.
+    beside it that would put that off for longer than `headroom` times its target. `end_ns` is when
+    a step without prompts would end.
     """
     shares = []
     due_ns = math.inf
@@ -105,7 +110,8 @@ def fill(
         ends = count == sequence.outstanding and not sequence.generated
         # Who is late whatever happens holds nobody up.
         if ends and first_due_ns >= end_ns:
-            due_ns = min(due_ns, first_due_ns)
+            spare_ns = (1.0 - headroom) * sequence.arrival.first_token_target_ns
+            due_ns = min(due_ns, max(end_ns, first_due_ns - spare_ns))
     return shares
 
 

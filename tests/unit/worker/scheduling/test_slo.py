@@ -87,10 +87,13 @@ def test_nothing_is_read_beside_a_prompt_that_would_make_it_late() -> None:
 
     def counts(first_due: int, budget: int = 256) -> list[int]:
         # A step without prompts ends at 20 ms, a token takes 1 ms: the first alone ends at 120 ms.
-        return [share.tokens for share in fill(prompts(first_due), budget, 20.0 * MS, 1.0 * MS)]
+        shares = fill(prompts(first_due), budget, 20.0 * MS, 1.0 * MS, 0.9)
+        return [share.tokens for share in shares]
 
     assert counts(400) == [100, 100, 56]
-    assert counts(190) == [100, 70]
+    # A tenth of the target is kept to spare.
+    assert counts(200) == [100, 60]
+    assert counts(130) == [100]
     assert counts(120) == [100]
     # Late whatever happens: nobody waits for it.
     assert counts(119) == [100, 100, 56]
