@@ -14,7 +14,8 @@ from tests.unit.controlplane.virtual_loop import run
 
 
 def test_the_live_server_takes_every_policy_that_is_simulated() -> None:
-    assert set(get_args(PolicyName)) == set(POLICIES)
+    # Cascades are simulated where there is evidence of confidence.
+    assert set(get_args(PolicyName)) == {*POLICIES, "orchid-cascade", "cascade-fixed"}
     assert ControlPlaneConfig(policy="early").policy == "early"
 
 
