@@ -65,18 +65,29 @@ def _measured(folder: Path, manifest: Manifest, workload: Workload) -> Workload:
 
 
 def answers_for(repository: Path, model: str, workload: Workload) -> Answers | None:
-    """What every variant answered to the texts of a workload; None where that was not recorded.
+    """What every variant answered to the texts of a workload, in their order.
 
-    Raises ValueError for a damaged recording.
+    None where that was not recorded. Answers are recorded in the order of a population, which may
+    be that of its texts' hashes. Raises ValueError for a damaged recording.
     """
     from bench.sim.answers import read_answers
     from worker.models import dataset, synthetic
+    from worker.models.populations import hash_order
 
     for population in (dataset.POPULATION, synthetic.POPULATION):
         path = repository / model / "profiles" / f"confidences-{population}.npz"
-        if path.is_file():
-            answers = read_answers(path)
-            if answers.labels.tolist() == list(workload.labels):
+        if not path.is_file():
+            continue
+        recorded = read_answers(path)
+        if len(recorded) != len(workload.texts):
+            continue
+        for order in (list(range(len(recorded))), hash_order(workload.texts)):
+            items = [0] * len(order)
+            for row, text in enumerate(order):
+                items[text] = row
+            answers = recorded.taken(items)
+            same = answers.labels.tolist() == list(workload.labels)
+            if same and answers.tokens.tolist() == list(workload.tokens):
                 return answers
     return None
 

@@ -41,6 +41,12 @@ class Answers:
             rows = self._rows[variant] = self.logits[variant].tolist()
         return rows[item]
 
+    def taken(self, items: Sequence[int]) -> Answers:
+        """Those of these items, in their order."""
+        chosen = np.array(items, dtype=np.int64)
+        logits = {name: rows[chosen] for name, rows in self.logits.items()}
+        return Answers(self.tokens[chosen], self.labels[chosen], logits)
+
     def right(self, variants: Sequence[str]) -> NDArray[np.bool_]:
         """Which items each of these variants answered right, [N, variants].
 

@@ -84,8 +84,14 @@ class Tally:
 def rights(
     answers: Answers | None, workload: Workload, names: Sequence[str], variant: NDArray[np.int16]
 ) -> NDArray[np.bool_] | None:
-    """Which requests were answered right by the variants with these numbers; None if unknown."""
+    """Which requests were answered right by the variants with these numbers; None if unknown.
+
+    ValueError names a variant that answered and of which no answers were recorded.
+    """
     if answers is None or workload.item is None:
         return None
-    right: NDArray[np.bool_] = answers.right(names)[workload.item, np.maximum(variant, 0)]
-    return right & (variant >= 0)
+    right = np.zeros(len(variant), dtype=np.bool_)
+    for number in np.unique(variant[variant >= 0]).tolist():
+        mine = variant == number
+        right[mine] = answers.right([names[number]])[workload.item[mine], 0]
+    return right

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -60,6 +61,9 @@ class World:
         answers: Answers | None = None,
     ) -> None:
         self._workload = workload
+        if answers is None or workload.item is None:
+            # Nobody knows how sure an answer would be, so there are no cascades.
+            table = replace(table, evidence={}, cascades=None)
         self._table = table
         self._settings = settings
         self._services = Services(workload, settings.noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -110,3 +111,10 @@ def test_without_recorded_answers_the_cascade_policy_is_the_price_rule() -> None
     ]
     assert results[0].accurate_goodput == results[1].accurate_goodput
     assert results[0].variant_share == results[1].variant_share
+
+
+def test_without_recorded_answers_it_plays_the_price_rule() -> None:
+    """Nobody knows how sure an answer would be: a first one for good would be wrong."""
+    made = replace(sweep("price", "orchid-cascade", loads=(2.0,), seconds=4.0), answers=None)
+    price, cascade = run_sweep(made)
+    assert cascade.mean()["accurate_goodput"] == pytest.approx(price.mean()["accurate_goodput"])

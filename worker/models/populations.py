@@ -140,8 +140,14 @@ def held_out_population(name: str, reviews: Sequence[Review], source: str) -> Po
     return replace(test, fitting=validation)
 
 
+def hash_order(texts: Sequence[str]) -> list[int]:
+    """Return the places of texts in the order of their hashes, equal ones in their own order."""
+    digests = [hashlib.sha256(text.encode()).digest() for text in texts]
+    return sorted(range(len(digests)), key=digests.__getitem__)
+
+
 def _by_hash(name: str, reviews: Sequence[Review], source: str) -> Population:
-    items = sorted(reviews, key=lambda item: hashlib.sha256(item.text.encode()).digest())
+    items = [reviews[place] for place in hash_order([review.text for review in reviews])]
     return Population(
         name,
         tuple(item.text for item in items),

@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.load.plan import Workload
 from bench.sim.answers import Answers, read_answers
 from bench.sim.model import SimModel, document_of, model_of, two_variants
+from bench.sim.tally import rights
+from bench.sim.workload import Workload as Traffic
+from bench.workloads import answers_for
 from controlplane.policy.cascade import Calibration, Escalation, Evidence
+from worker.models.populations import hash_order
+from worker.models.recorded import recorded_path
 
 EVIDENCE = Evidence(
     "reviews",
@@ -38,6 +44,18 @@ def test_recorded_answers_are_read(tmp_path: Path) -> None:
         found.row("accurate", 0)
 
 
+def test_only_variants_that_answered_need_recorded_answers() -> None:
+    logits = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]])
+    answers = Answers(np.full(3, 5), np.ones(3, np.int64), {"cheap": logits})
+    number = np.arange(4)
+    item = np.array([0, 1, 2, 0], np.int32)
+    traffic = Traffic(number, number + 1, number + 9, np.zeros(4), np.zeros(4), item=item)
+    found = rights(answers, traffic, ["other", "cheap"], np.array([1, 1, -1, -1], np.int16))
+    assert found is not None and found.tolist() == [True, False, False, False]
+    with pytest.raises(ValueError, match="no answers of other"):
+        rights(answers, traffic, ["other", "cheap"], np.array([1, 0, -1, -1], np.int16))
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no recorded answers"):
         read_answers(write(tmp_path / "a.npz", labels=[1]))
@@ -63,3 +81,26 @@ def test_evidence_that_makes_no_sense_is_refused() -> None:
     document["evidence"][0]["escalations"][0]["gains"] = [0.1, 0.2]
     with pytest.raises(ValueError, match="here: evidence of cascades"):
         model_of(document, "here")
+
+
+def test_answers_recorded_in_another_order_find_their_texts(tmp_path: Path) -> None:
+    """A population is recorded in the order of its hashes, played in that of its file."""
+    texts = tuple(f"text {n}" for n in range(8))
+    workload = Workload(texts, (0, 1) * 4, tokens=(3, 4, 5, 6, 7, 8, 9, 10))
+    order = hash_order(texts)
+    assert order != list(range(8))
+    path = recorded_path(tmp_path / "model", "movie-reviews")
+    path.parent.mkdir(parents=True)
+
+    def record(rows: list[int]) -> None:
+        logits = np.array([[float(n), 0.5] for n in rows], np.float32)
+        lengths, labels = [workload.tokens[n] for n in rows], [workload.labels[n] for n in rows]
+        write(path, tokens=lengths, labels=labels, cheap=logits)
+
+    for recorded in (order, list(range(8))):
+        record(recorded)
+        found = answers_for(tmp_path, "model", workload)
+        assert found is not None
+        assert [found.row("cheap", n)[0] for n in range(8)] == list(range(8))
+    record(list(reversed(range(8))))
+    assert answers_for(tmp_path, "model", workload) is None
