@@ -142,6 +142,7 @@ class GenerationRun:
             limits=limits,
             first_token_target_ms=int(plan.first_token_ms),
             token_target_ms=int(plan.token_ms),
+            request_class=inference_pb2.RequestClass(tenant=plan.tenant),
         ).SerializeToString()
 
 

@@ -25,7 +25,7 @@ class GenerationPlan:
     Prompts and answers have a number of tokens drawn evenly from their ranges, both ends
     included; answers never end before theirs. `first_token_ms` and `token_ms` are the targets,
     `drain_s` is how long after the last arrival answers are waited for. `door` is the service that
-    is called: the decode worker's own, or the control plane's.
+    is called: the decode worker's own, or the control plane's, which is told the `tenant`.
     """
 
     target: str
@@ -41,6 +41,7 @@ class GenerationPlan:
     first_token_ms: float = 500.0
     token_ms: float = 50.0
     door: Door = "worker"
+    tenant: str = ""
     seed: int = 1
 
     def __post_init__(self) -> None:

@@ -1,0 +1,95 @@
+"""`orchid bench isolation`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.output import JsonOption, fail
+from deploy.cli.results import finish, print_summary
+
+_LANES = ("encoder", "decode")
+
+
+def isolation(
+    lane: Annotated[str, typer.Argument(help="encoder or decode.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each phase is played.")] = 4,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of each phase.")] = 3.0,
+    reserved: Annotated[
+        float, typer.Option(min=0.05, max=0.95, help="Share of the lane of the steady tenant.")
+    ] = 0.5,
+    used: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Part of it that it asks for.")
+    ] = 0.6,
+    times: Annotated[float, typer.Option(min=1.0, help="The flood, in shares of its own.")] = 10.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers, or threads of the decode worker. Default: cores - 1."),
+    ] = None,
+    deadline_ms: Annotated[
+        float, typer.Option(min=10.0, help="Deadline of encoder requests.")
+    ] = 250.0,
+    first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
+    token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
+    decoder: Annotated[str, typer.Option(help="Language model.")] = "smollm2-135m",
+    repository: Annotated[
+        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
+    ] = Path("models"),
+    json: JsonOption = None,
+) -> None:
+    """Play a tenant inside its reservation alone, beside another, and beside the other's flood.
+
+    On a cluster of its own. The three are played in turns, with the same requests of the steady
+    tenant each time; the flood begins before it, so that all that it may borrow is lent.
+    """
+    from rich.console import Console
+
+    from bench.isolation.lane import IsolationSettings
+    from bench.isolation.run import run_isolation
+    from bench.load.processes import DriverError
+    from deploy.cluster import ClusterError
+    from deploy.fleet import FleetError
+    from worker.cpu_plan import read_cpu_plan
+    from worker.models.errors import ModelError
+    from worker.models.repository import find_model
+
+    if lane not in _LANES:
+        fail(f"no lane {lane!r}", f"lanes: {', '.join(_LANES)}")
+    try:
+        vocabulary = 0
+        if lane == "decode":
+            generation = find_model(repository, decoder).generation
+            if generation is None:
+                fail(f"{decoder} generates no text", "name a language model with --decoder")
+            vocabulary = generation.vocabulary
+        settings = IsolationSettings(
+            lane=lane,
+            rounds=rounds,
+            seconds=seconds,
+            reserved=reserved,
+            used=used,
+            times=times,
+            workers=workers or max(1, int(read_cpu_plan().granted) - 1),
+            deadline_ms=deadline_ms,
+            decoder=decoder,
+            vocabulary=vocabulary,
+            first_token_ms=first_token_ms,
+            token_ms=token_ms,
+        )
+        with (
+            tempfile.TemporaryDirectory(prefix="orchid-isolation-") as directory,
+            Console(stderr=True).status("starting the cluster") as spinner,
+        ):
+            report = run_isolation(settings, repository, Path(directory), spinner.update)
+    except ModelError as error:
+        fail(
+            f"expected {error.expected}; got {error.got}",
+            "build it with `orchid models build --language-model`",
+        )
+    except (ClusterError, DriverError, FleetError, ValueError) as error:
+        fail(str(error))
+    print_summary(report)
+    finish(report, json)
