@@ -57,7 +57,7 @@ def run_accuracy(
     chosen = tuple(variants) or tuple(evidence)
     unknown = sorted(set(chosen) - set(evidence))
     if unknown:
-        raise ValueError(f"no variant {', '.join(unknown)}; there are {', '.join(evidence)}")
+        raise ValueError(f"no evidence of {', '.join(unknown)}; there is of {', '.join(evidence)}")
     found = []
     with LocalCluster(spec) as cluster:
         cluster.wait_ready(timeout_s=300)

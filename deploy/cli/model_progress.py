@@ -63,4 +63,9 @@ def model_progress(console: Console) -> Iterator[ModelSteps]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bars:
-        yield ModelSteps(bars)
+        steps = ModelSteps(bars)
+        try:
+            yield steps
+        except KeyboardInterrupt:
+            steps.note("interrupted: what is done is kept, the same command goes on from there")
+            raise

@@ -80,6 +80,14 @@ def build_table(report: BuildReport) -> Group:
     made, measured = ", ".join(report.made) or "nothing", ", ".join(report.measured) or "nothing"
     lines = [Text(f"made: {made}"), Text(f"measured: {measured}")]
     lines += [Text(f"not served: {name}: {reason}") for name, reason in report.refused]
+    unmeasured = [v.name for v in report.manifest.variants if not v.quality]
+    if unmeasured:
+        lines.append(
+            Text(
+                f"without evidence, so never routed to: {', '.join(unmeasured)}; "
+                f"`orchid models evaluate {report.manifest.name}` measures them"
+            )
+        )
     parts: list[RenderableType] = []
     for table in _variant_tables(report.manifest):
         parts += [table, Text()]

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import onnx
 
-from worker.engine import Session, machine_class, runtime_info
-from worker.hosted import graph_files
+from worker.engine import Session, runtime_info
 from worker.models import sentiment
 from worker.models.architecture import Encoder
+from worker.models.build_evidence import OUTPUT, BuildEvidence, settled
 from worker.models.checkpoint import MergedWeights, SafetensorsFiles, plain_tokenizer, read_json
 from worker.models.dataset import POPULATION, read_reviews
-from worker.models.emitter import Precision
 from worker.models.entry import write_shared, write_variant
 from worker.models.errors import ManifestError
 from worker.models.evaluation import confident
 from worker.models.evidence import merged
 from worker.models.families import classifier_head, encoder_config, read_encoder
 from worker.models.graph import OPSET
+from worker.models.jobs import Job, jobs_of
 from worker.models.locking import exclusive
 from worker.models.manifest import (
     SCHEMA,
@@ -34,15 +34,14 @@ from worker.models.manifest import (
     load_manifest,
     save_manifest,
 )
-from worker.models.measurement import Measured, Measurement, accuracies, engine_identity
-from worker.models.pace import refusal, relative_time
+from worker.models.measurement import Measurement, engine_identity
 from worker.models.packages import (
     REVIEWS_FILE,
     CheckpointFiles,
     CheckpointPackages,
 )
 from worker.models.populations import Population, held_out_population
-from worker.models.progress import Progress
+from worker.models.progress import Progress, Stoppable
 from worker.models.records import (
     SharedRecord,
     VariantRecord,
@@ -56,9 +55,6 @@ from worker.models.records import (
 )
 from worker.models.sentiment import RECIPES, Recipe
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
-OUTPUT = "logits"
-
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
@@ -69,24 +65,6 @@ class BuildReport:
     made: tuple[str, ...]
     measured: tuple[str, ...]
     refused: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    recipe: Recipe
-    precision: Precision
-
-    @property
-    def name(self) -> str:
-        return self.recipe.name + ("" if self.precision == "fp32" else f"-{self.precision}")
-
-    @property
-    def shared(self) -> str:
-        return f"{self.recipe.family}.weights"
-
-    @property
-    def tokenizer(self) -> str:
-        return f"tokenizers/{self.recipe.family}.json"
 
 
 class Sources(Protocol):
@@ -115,14 +93,13 @@ class SentimentBuilder:
         self._folder = repository / sentiment.NAME
         self._packages = packages
         self._recipes = recipes
-        self._progress = progress
+        self._progress = Stoppable(progress)
         self._clock_ns = clock_ns
         self._code = code_digest()
         self._bases: dict[str, CheckpointFiles] = {}
         self._shared: dict[str, FileRef] = {}
-        self._measurement = Measurement(self._folder, engine_identity(), Session, progress)
+        self._measurement = Measurement(self._folder, engine_identity(), Session, self._progress)
         self._made: list[str] = []
-        self._measured: list[str] = []
 
     def build(self, *, small: bool = False) -> BuildReport:
         """Build every variant, or with ``small`` only those of the small base, and the manifest.
@@ -130,7 +107,7 @@ class SentimentBuilder:
         Variants that an earlier build finished stay in the manifest. Raises PackageError,
         CheckpointError or the engine's ModelLoadError.
         """
-        jobs = [job for job in self._jobs() if job.recipe.small or not small]
+        jobs = [job for job in jobs_of(self._recipes) if job.recipe.small or not small]
         bases = {job.recipe.family: job.recipe.base for job in jobs}
         self._bases = {family: self._packages.checkpoint(base) for family, base in bases.items()}
         reviews = read_reviews(self._packages.reviews())
@@ -139,45 +116,44 @@ class SentimentBuilder:
             for family in self._bases:
                 self._tokenizer(family)
             self._shared = {job.recipe.family: self._shared_file(job) for job in jobs}
+            evidence = BuildEvidence(
+                self._folder,
+                self._measurement,
+                self._shared,
+                population,
+                self._progress,
+                self._clock_ns,
+            )
+            eights = [job for job in jobs if job.precision == "int8"]
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                for done in [pool.submit(self._variant, job, population) for job in jobs]:
-                    done.result()
-            self._weigh(jobs)
-            return self._finish(population)
+                self._each(pool, self._made_variant, jobs)
+                self._each(pool, evidence.weigh, eights)
+                # What takes longest first, so that the cores end together.
+                self._each(pool, evidence.measure, [*eights, *(job.twin for job in eights)])
+                self._each(pool, evidence.compare, eights)
+                self._each(pool, evidence.answer_fitting, evidence.stages(jobs))
+            return self._finish(population, evidence.measured)
 
-    def _variant(self, job: _Job, population: Population) -> None:
-        record = self._made_variant(job)
-        if self._settled(job, record):
-            return
-        files = [self._shared[job.recipe.family], *record.files]
-        evidence_key = digest(
-            files=[ref.sha256 for ref in files],
-            data=[population.source, "with confidence"],
-            engine=_engine_identity(),
-        )
-        if record.evidence_key == evidence_key:
-            return
-        measured = Measured(
-            record.variant,
-            graph_files(self._folder, record.variant.graph, {ref.path: ref for ref in files}),
-            describe_file(self._folder, job.tokenizer),
-            OUTPUT,
-        )
-        answers = self._measurement.answers(measured, population)
-        if population.fitting is not None:
-            self._measurement.answers(measured, population.fitting)
-        variant = replace(record.variant, quality=accuracies(population, answers))
-        save_record(self._folder, replace(record, variant=variant, evidence_key=evidence_key))
-        self._measured.append(job.name)
+    def _each(self, pool: Executor, step: Callable[[Job], object], jobs: Sequence[Job]) -> None:
+        """Take a step for every job; the first failure, or an interrupt, stops the others."""
+        under_way = [pool.submit(step, job) for job in jobs]
+        try:
+            for done in under_way:
+                done.result()
+        except BaseException:
+            for waiting in under_way:
+                waiting.cancel()
+            self._progress.stop()
+            raise
 
-    def _made_variant(self, job: _Job) -> VariantRecord:
+    def _made_variant(self, job: Job) -> VariantRecord:
         """Return the finished variant, making it when its inputs or files changed."""
         key = self._key(job)
         record = load_record(self._folder, job.name)
         if (
             record is not None
             and record.key == key
-            and (self._settled(job, record) or complete(self._folder, record.files))
+            and (settled(self._folder, job, record) or complete(self._folder, record.files))
         ):
             return record
         with self._progress.step(f"making {job.name}", 1, "items") as report:
@@ -204,7 +180,7 @@ class SentimentBuilder:
         self._made.append(job.name)
         return made
 
-    def _shared_file(self, job: _Job) -> FileRef:
+    def _shared_file(self, job: Job) -> FileRef:
         """Return the finished file of shared weights, making it when its base changed."""
         key = digest(base=job.recipe.base.weights.sha256, code=self._code)
         record = load_shared(self._folder, job.shared)
@@ -216,45 +192,11 @@ class SentimentBuilder:
         save_shared(self._folder, SharedRecord(key, file))
         return file
 
-    def _weigh(self, jobs: Sequence[_Job]) -> None:
-        """Refuse the 8-bit variants that do not pay on this machine, and drop their files."""
-        for job in jobs:
-            record = load_record(self._folder, job.name)
-            twin = load_record(self._folder, job.recipe.name)
-            if job.precision == "fp32" or record is None or twin is None:
-                continue
-            pace_key = _pace_key(record, twin)
-            if record.pace_key == pace_key:
-                continue
-            with self._progress.step(f"weighing {job.name}", 1, "items") as report:
-                ratio = relative_time(
-                    Session(self._folder / record.variant.graph),
-                    Session(self._folder / twin.variant.graph),
-                    self._clock_ns,
-                )
-                report(1)
-            mine, other = record.variant.evidence(POPULATION), twin.variant.evidence(POPULATION)
-            if mine is None or other is None:
-                raise RuntimeError(f"expected evidence of {job.name} and its twin, got none")
-            reason = refusal(ratio, mine, other)
-            save_record(self._folder, replace(record, pace_key=pace_key, refused=reason))
-            if reason:
-                self._progress.note(f"{job.name} is not served: {reason}")
-                for ref in record.files:
-                    (self._folder / ref.path).unlink(missing_ok=True)
-
-    def _settled(self, job: _Job, record: VariantRecord) -> bool:
-        """Tell whether a variant was refused and nothing changed since."""
-        twin = load_record(self._folder, job.recipe.name)
-        return (
-            bool(record.refused) and twin is not None and record.pace_key == _pace_key(record, twin)
-        )
-
-    def _finish(self, population: Population) -> BuildReport:
+    def _finish(self, population: Population, measured: tuple[str, ...]) -> BuildReport:
         files: dict[str, FileRef] = {}
         made, refused, families = [], [], []
         before = _manifest_before(self._folder)
-        for job in self._jobs():
+        for job in jobs_of(self._recipes):
             record = load_record(self._folder, job.name)
             if record is None or record.key != self._key(job):
                 continue
@@ -262,9 +204,10 @@ class SentimentBuilder:
                 refused.append((job.name, record.refused))
             elif complete(self._folder, record.files) and record.evidence_key:
                 made.append(record)
-                off = sentiment.deviation(job.name, record.variant.quality[0].value)
-                if off:
-                    self._progress.note(off)
+                if record.variant.quality:
+                    off = sentiment.deviation(job.name, record.variant.quality[0].value)
+                    if off:
+                        self._progress.note(off)
                 files |= {ref.path: ref for ref in record.files}
                 families.append(job.recipe.family)
                 for path in (job.shared, job.tokenizer):
@@ -292,9 +235,7 @@ class SentimentBuilder:
         )
         manifest = confident(manifest, self._folder, self._measurement, population, self._progress)
         save_manifest(manifest, self._folder)
-        return BuildReport(
-            self._folder, manifest, tuple(self._made), tuple(self._measured), tuple(refused)
-        )
+        return BuildReport(self._folder, manifest, tuple(self._made), measured, tuple(refused))
 
     def _tokenizer(self, family: str) -> None:
         target = self._folder / "tokenizers" / f"{family}.json"
@@ -313,10 +254,7 @@ class SentimentBuilder:
             weights = MergedWeights(base, own)
             return read_encoder(config, weights, classifier_head(config.family, weights))
 
-    def _jobs(self) -> list[_Job]:
-        return [_Job(recipe, precision) for recipe in self._recipes for precision in PRECISIONS]
-
-    def _key(self, job: _Job) -> str:
+    def _key(self, job: Job) -> str:
         return digest(
             code=self._code,
             base=job.recipe.base.weights.sha256,
@@ -359,17 +297,3 @@ def _with_evidence_of(variant: Variant, known: Mapping[str, Variant]) -> Variant
         calibrations=old.calibrations,
         escalations=tuple(item for item in old.escalations if item.to in known),
     )
-
-
-def _pace_key(record: VariantRecord, twin: VariantRecord) -> str:
-    """Return the key of a speed comparison: both variants' files, the machine and the engine."""
-    return digest(
-        candidate=[ref.sha256 for ref in record.files],
-        baseline=[ref.sha256 for ref in twin.files],
-        machine=[machine_class(), *_engine_identity()],
-    )
-
-
-def _engine_identity() -> list[str]:
-    info = runtime_info()
-    return [info.library_version, info.simd]

@@ -23,6 +23,42 @@ class Progress(Protocol):
         ...
 
 
+class Stopped(Exception):
+    """Work was told to stop and did so at its next report; what was done is kept."""
+
+
+class Stoppable:
+    """Progress of several threads whose work can be ended at its next report."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stopped = False
+
+    def stop(self) -> None:
+        """From now on every report and every new step raises Stopped."""
+        self._stopped = True
+
+    @contextmanager
+    def step(self, label: str, total: int, unit: Unit) -> Iterator[Report]:
+        """Begin a step; raises Stopped after `stop`."""
+        self._check()
+        with self._progress.step(label, total, unit) as report:
+
+            def checked(done: int) -> None:
+                report(done)
+                self._check()
+
+            yield checked
+
+    def note(self, text: str) -> None:
+        """Show one line that stays."""
+        self._progress.note(text)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise Stopped
+
+
 class Silent:
     """Progress that nobody watches."""
 

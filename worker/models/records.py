@@ -27,6 +27,7 @@ class VariantRecord:
 
     ``evidence_key`` and ``pace_key`` name what the quality and the speed were measured with and
     are empty before that; ``refused`` says why the variant is not served, or is empty.
+    ``pace_ns`` is the best CPU time of a row of 32 tokens, 0 before it was measured.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -36,6 +37,7 @@ class VariantRecord:
     files: tuple[FileRef, ...]
     evidence_key: str = ""
     pace_key: str = ""
+    pace_ns: int = 0
     refused: str = ""
 
 

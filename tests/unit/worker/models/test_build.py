@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +14,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.golden.checkpoints import HIDDEN, config_document, tiny_checkpoint
-from worker.models import build as build_module
+from worker.models import build_evidence, measurement
 from worker.models.build import BuildReport, SentimentBuilder
 from worker.models.calibration import Calibration, Escalation
 from worker.models.dataset import POPULATION
+from worker.models.evidence import tally_of
 from worker.models.manifest import load_manifest, save_manifest, verify
+from worker.models.pace import Pace
 from worker.models.packages import CheckpointFiles, CheckpointPackages, Pin
-from worker.models.populations import CLEAR_SUFFIX
-from worker.models.progress import Silent
+from worker.models.populations import CLEAR_SUFFIX, FITTING_SUFFIX
+from worker.models.progress import Progress, Report, Silent, Stoppable, Stopped, Unit
 from worker.models.recorded import read_recorded, recorded_path
 from worker.models.repository import find_model, list_models
 from worker.models.sentiment import Recipe
@@ -108,19 +112,31 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+def takes(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Variants in 8 bits take so much of the time of their twins."""
+    pace = Pace(share, round(1000 * share), 1000)
+    monkeypatch.setattr(build_evidence, "relative_time", lambda *_: pace)
+
+
 @pytest.fixture(autouse=True)
 def int8_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured time is the machine's; here the 8-bit variants always save half of it."""
-    monkeypatch.setattr(build_module, "relative_time", lambda *_: 0.5)
+    takes(monkeypatch, 0.5)
     monkeypatch.setattr("worker.models.pace.LARGEST_LOSS", 1.0)
 
 
 def run(
-    tmp_path: Path, repository: Path, recipes: list[Recipe], *, small: bool = False
+    tmp_path: Path,
+    repository: Path,
+    recipes: list[Recipe],
+    *,
+    small: bool = False,
+    progress: Progress | None = None,
 ) -> BuildReport:
     ticks = itertools.count()
-    sources = TinySources(tmp_path)
-    builder = SentimentBuilder(repository, sources, Silent(), lambda: next(ticks), recipes)
+    builder = SentimentBuilder(
+        repository, TinySources(tmp_path), progress or Silent(), lambda: next(ticks), recipes
+    )
     return builder.build(small=small)
 
 
@@ -183,7 +199,7 @@ def test_a_small_build_keeps_what_an_earlier_one_made(
 def test_a_variant_that_does_not_pay_is_dropped_once(
     tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_module, "relative_time", lambda *_: 1.1)
+    takes(monkeypatch, 1.1)
     report = run(tmp_path, repository, recipes)
     assert [name for name, _ in report.refused] == ["deep-int8", "flat-int8"]
     assert [variant.name for variant in report.manifest.variants] == ["deep", "flat"]
@@ -191,6 +207,74 @@ def test_a_variant_that_does_not_pay_is_dropped_once(
     again = run(tmp_path, repository, recipes)
     assert (again.made, again.measured) == ((), ())
     assert again.manifest == report.manifest
+
+
+def test_a_twin_that_routing_would_not_choose_runs_on_a_sample_only(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_evidence, "SAMPLED", 8)
+    report = run(tmp_path, repository, recipes)
+    assert sorted(report.measured) == ALL
+    measured = {v.name: bool(v.quality) for v in report.manifest.variants}
+    assert measured == {"deep": False, "deep-int8": True, "flat": False, "flat-int8": True}
+    folder = repository / "sentiment"
+    done = {name: tally_of(folder, name, POPULATION) for name in ALL}
+    assert [len(tally.right) for tally in (done["deep"], done["flat"]) if tally] == [8, 8]
+    again = run(tmp_path, repository, recipes)
+    assert (again.measured, again.manifest) == ((), report.manifest)
+
+
+def test_a_loss_on_the_sample_is_decided_on_all_items(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_evidence, "SAMPLED", 8)
+    monkeypatch.setattr("worker.models.pace.LARGEST_LOSS", -1.0)
+    report = run(tmp_path, repository, recipes)
+    assert [name for name, _ in report.refused] == ["deep-int8", "flat-int8"]
+    assert [(v.name, bool(v.quality)) for v in report.manifest.variants] == [
+        ("deep", True),
+        ("flat", True),
+    ]
+    again = run(tmp_path, repository, recipes)
+    assert (again.measured, again.manifest) == ((), report.manifest)
+
+
+class Interrupted(Silent):
+    """Progress that ends a build when one variant has been run on some items."""
+
+    @contextmanager
+    def step(self, label: str, total: int, unit: Unit) -> Iterator[Report]:
+        def report(done: int) -> None:
+            if label == f"flat-int8 on {POPULATION}":
+                raise KeyboardInterrupt
+
+        yield report
+
+
+def test_an_interrupted_build_keeps_what_is_done(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "CHUNK", 8)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, repository, recipes, progress=Interrupted())
+    tally = tally_of(repository / "sentiment", "flat-int8", POPULATION)
+    assert tally is not None
+    assert len(tally.right) == 8
+    report = run(tmp_path, repository, recipes)
+    assert report.made == ()
+    assert "flat-int8" in report.measured
+    assert len(report.manifest.variants) == 4
+
+
+def test_stopped_work_ends_at_its_next_report() -> None:
+    progress = Stoppable(Silent())
+    with progress.step("a", 2, "items") as report:
+        report(1)
+        progress.stop()
+        with pytest.raises(Stopped):
+            report(2)
+    with pytest.raises(Stopped), progress.step("b", 1, "items"):
+        pass
 
 
 def test_a_damaged_record_means_making_again(
@@ -224,16 +308,18 @@ def test_a_build_measures_confidence_and_a_second_one_finds_the_same(
 ) -> None:
     for module in ("confidence", "escalations"):
         monkeypatch.setattr(f"worker.models.{module}.FEWEST_ITEMS", 10)
+    stages = ["deep-int8", "flat-int8"]
+    monkeypatch.setattr(build_evidence, "frontier", lambda points: set(points) & set(stages))
     manifest = run(tmp_path, repository, recipes).manifest
-    for variant in manifest.variants:
-        calibration = variant.calibration(POPULATION)
-        evidence = variant.evidence(POPULATION)
-        assert calibration is not None
-        assert evidence is not None
-        assert calibration.n == evidence.n
+    calibrations = {v.name: v.calibration(POPULATION) for v in manifest.variants}
+    assert [name for name, found in calibrations.items() if found] == stages
+    items = {v.name: [e.n for e in v.quality] for v in manifest.variants}
+    assert all(found is None or found.n == items[name][0] for name, found in calibrations.items())
     folder = repository / "sentiment"
     recorded = read_recorded(recorded_path(folder, POPULATION))
     assert sorted(recorded.logits) == ALL
+    fitted = read_recorded(recorded_path(folder, POPULATION + FITTING_SUFFIX))
+    assert sorted(fitted.logits) == stages
     again = run(tmp_path, repository, recipes)
     assert again.measured == ()
     assert again.manifest == manifest

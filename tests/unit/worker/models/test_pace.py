@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.models.pace import refusal, relative_time
-from worker.models.statistics import accuracy_evidence
+from worker.models.pace import frontier, loses, relative_time, slow
 
 
 class Takes:
@@ -24,12 +23,25 @@ class Takes:
 
 def test_the_ratio_of_times() -> None:
     clock = [0]
-    ratio = relative_time(Takes(clock, 30), Takes(clock, 40), lambda: clock[0])
-    assert ratio == pytest.approx(0.75)
+    pace = relative_time(Takes(clock, 30), Takes(clock, 40), lambda: clock[0])
+    assert pace.ratio == pytest.approx(0.75)
+    assert (pace.candidate_ns, pace.baseline_ns) == (30 * 32, 40 * 32)
 
 
 def test_slow_and_inaccurate_variants_are_refused_with_the_numbers() -> None:
-    base = accuracy_evidence("p", 900, 1000)
-    assert refusal(0.8, accuracy_evidence("p", 895, 1000), base) == ""
-    assert "takes 0.97" in refusal(0.97, base, base)
-    assert "loses 0.0200" in refusal(0.8, accuracy_evidence("p", 880, 1000), base)
+    assert slow(0.8) == loses(0.005) == loses(-0.1) == ""
+    assert "takes 0.97" in slow(0.97)
+    assert "loses 0.0200" in loses(0.02)
+
+
+def test_the_frontier_leaves_out_what_a_faster_variant_all_but_equals() -> None:
+    points = {
+        "best": (90, 0.921),
+        "hardly-worse": (60, 0.920),
+        "cheap": (10, 0.84),
+        "slower-and-worse": (20, 0.83),
+        "equal": (10, 0.84),
+    }
+    assert frontier(points) == {"cheap", "hardly-worse"}
+    assert frontier(points, 0.0) == {"cheap", "hardly-worse", "best"}
+    assert frontier({}) == set()
