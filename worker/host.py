@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,18 +26,10 @@ from worker.hosted import (
 from worker.jobs import Token
 from worker.ledger import MemoryLedger
 from worker.memory import MemoryRoom
-from worker.models.errors import ManifestError
-from worker.models.external_data import check_inside
-from worker.models.manifest import (
-    MANIFEST_NAME,
-    FileRef,
-    Manifest,
-    Variant,
-    file_fault,
-    load_manifest,
-)
+from worker.models.manifest import FileRef, Manifest, Variant
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
+from worker.repository import ModelRepository, check_files, check_unchanged
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +91,7 @@ class ModelHost:
         on_change: Callable[[], None],
         ledger: MemoryLedger | None = None,
     ) -> None:
-        self._repository = repository
+        self._repository = ModelRepository(repository)
         self._kind = kind
         self._memory = memory
         self._on_change = on_change
@@ -117,18 +109,13 @@ class ModelHost:
         self._admitting: Mapping[tuple[str, str], LoadedVariant] = {}
 
     def available_models(self) -> tuple[str, ...]:
-        """Names of the repository's folders that hold a manifest, sorted."""
-        if not self._repository.is_dir():
-            return ()
-        folders = self._repository.iterdir()
-        return tuple(sorted(f.name for f in folders if (f / MANIFEST_NAME).is_file()))
+        """Names of the repository's models, sorted."""
+        return self._repository.names()
 
     def serves(self, name: str) -> bool:
         """Whether a model of the repository is for workers of this kind; unreadable ones are."""
-        try:
-            return not self._kind.refusal(load_manifest(self._repository / name))
-        except ManifestError:
-            return True
+        manifest = self._repository.peek(name)
+        return manifest is None or not self._kind.refusal(manifest)
 
     def describe(self, names: Collection[str] = ()) -> tuple[ModelSnapshot, ...]:
         """Snapshots of the named models, or of all that are held; raises NotFound."""
@@ -236,14 +223,14 @@ class ModelHost:
         named = [manifest.files[variant.graph]]
         if variant.tokenizer:
             named.append(manifest.tokenizers[variant.tokenizer])
-        self._check_files(model, named)
+        check_files(model, named)
         files = variant_files(model.folder, manifest, variant)
         weights = sum(ref.size for ref in files.values())
         room = self._memory()
         extra = self._kind.reserve(model.manifest, variant, max(0, room.available - weights))
         if weights + extra > room.available:
             raise InsufficientMemory(self._too_large(variant, weights, extra, room))
-        self._check_files(model, files.values())
+        check_files(model, files.values())
         with self._booked(model, variant, weights + extra):
             loaded = self._open(model, variant, weights, extra)
             with self._update():
@@ -270,20 +257,6 @@ class ModelHost:
         if self._ledger is None:
             return text
         return f"{text}; held now, in MiB:\n{self._ledger.refresh().text()}"
-
-    def _check_files(self, model: HostedModel, files: Iterable[FileRef]) -> None:
-        """Files must be what the manifest's digest stands for; shared ones are read once."""
-        for ref in files:
-            if ref.path in model.checked:
-                continue
-            check_inside(model.folder.resolve(), ref.path, "the manifest lists a file")
-            fault = file_fault(model.folder, ref)
-            if fault is not None:
-                raise ModelLoadError(
-                    f"a file is not what the manifest records: {fault}; "
-                    "build the model again or restore the file"
-                )
-            model.checked.add(ref.path)
 
     def _measure(
         self,
@@ -333,34 +306,12 @@ class ModelHost:
         with self._lock:
             held = self._models.get(name)
             if held is not None and held.loaded:
-                self._check_unchanged(held)
+                check_unchanged(held)
                 return held.manifest
-        available = self.available_models()
-        if name not in available:
-            raise NotFound(f"unknown model {name!r}; the repository has {listed(available)}")
-        try:
-            manifest = load_manifest(self._repository / name)
-        except ManifestError as error:
-            raise ModelLoadError(str(error)) from None
+        manifest = self._repository.manifest(name)
         if refusal := self._kind.refusal(manifest):
             raise ModelLoadError(f"model {name!r} {refusal}")
-        if manifest.name != name:
-            raise ModelLoadError(
-                f"expected a model called {name!r} in folder {name!r}, got {manifest.name!r}"
-            )
         return manifest
-
-    def _check_unchanged(self, held: HostedModel) -> None:
-        """ModelLoadError when the repository holds another manifest than the model was loaded with.
-
-        One that is gone or unreadable changes nothing for the model that serves.
-        """
-        with contextlib.suppress(ManifestError):
-            if load_manifest(held.folder).digest != held.manifest.digest:
-                raise ModelLoadError(
-                    f"model {held.manifest.name!r} is loaded with another manifest than the "
-                    "repository holds now; unload it first (`orchid models unload`)"
-                )
 
     def _wanted(self, manifest: Manifest, names: Sequence[str]) -> tuple[Variant, ...]:
         """The variants to hold: those named, or what the kind of worker takes."""
@@ -381,7 +332,7 @@ class ModelHost:
             self._unreadable.pop(manifest.name, None)
             model = self._models.get(manifest.name)
             if model is None or not model.loaded:
-                model = HostedModel(manifest, self._repository / manifest.name, wanted)
+                model = HostedModel(manifest, self._repository.folder(manifest.name), wanted)
                 self._models[manifest.name] = model
             else:
                 names = {variant.name for variant in (*model.wanted, *wanted)}
