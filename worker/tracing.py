@@ -29,6 +29,7 @@ GENERATE = "worker.generate"
 QUEUE = "worker.queue"
 RUN = "worker.run"
 PREFILL = "worker.prefill"
+PREEMPTED = "worker.preempted"
 DECODE = "worker.decode"
 RESPOND = "worker.respond"
 
@@ -199,6 +200,7 @@ def _generation_spans(
         events.append(SpanEvent(fault.lower(), ended_ns))
     if trace.first_token_ns:
         events.append(SpanEvent("first_token", trace.first_token_ns))
+    events.sort(key=lambda event: event.at_ns)
     spans.root(GENERATE, call.arrived_ns, ended_ns, attributes, events, fault)
     spans.part(QUEUE, call.arrived_ns, trace.admitted_ns or ended_ns)
     for chunk in tuple(trace.chunks):
@@ -214,6 +216,8 @@ def _generation_spans(
                 "orchid.chunks": chunk.steps,
             },
         )
+    for gone_ns, again_ns in trace.away(ended_ns):
+        spans.part(PREEMPTED, gone_ns, again_ns)
     said_ns = trace.last_step_ns
     if trace.steps_seen:
         steps = [

@@ -95,6 +95,12 @@ STRAIN = _gauge(
 PRICE = _gauge(
     "worker.price", "Accurate answers that the next second of a worker is worth.", ("model",)
 )
+COHORT_PRICE = _gauge(
+    "cohort.price", "What the dearest cohort takes over what its size says; 1 is none.", ("model",)
+)
+COHORTS_RAISED = _gauge(
+    "cohorts.raised", "Cohorts whose requests take more than their size says.", ("model",)
+)
 CASCADE_ON = _gauge(
     "cascade.on", "1 while answers of the class may come from cascades, 0 after drift.", _CLASS
 )

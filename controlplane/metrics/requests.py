@@ -61,12 +61,12 @@ def readings(dispatcher: Dispatcher, sessions: tuple[WorkerSession, ...]) -> Ite
     yield Reading(f.LATE_RESULTS, (), counters.late_results)
     yield Reading(f.UNKNOWN_RESULTS, (), counters.unknown_results)
     yield Reading(f.EXPIRED, (), counters.expired_work_executed)
-    held = dict.fromkeys(models, 0)
+    held, now_ns = dict.fromkeys(models, 0), dispatcher.now_ns()
     for session in sessions:
         for flight in dispatcher.flights(session):
             held[flight.pool.model] += len(flight.requests)
     for pool in dispatcher.pools():
-        yield from _pool(pool, held[pool.model])
+        yield from _pool(pool, held[pool.model], now_ns)
 
 
 def _cascades(pool: Pool, callers: Callers) -> Iterator[Reading]:
@@ -87,7 +87,7 @@ def _cascades(pool: Pool, callers: Callers) -> Iterator[Reading]:
         yield Reading(f.CASCADE_COMPARED, (*label, "shadow"), watch.shadows)
 
 
-def _pool(pool: Pool, in_flight: int) -> Iterator[Reading]:
+def _pool(pool: Pool, in_flight: int, now_ns: int) -> Iterator[Reading]:
     model = (pool.model,)
     yield Reading(f.QUEUED, model, pool.queued)
     yield Reading(f.QUEUED_WORK, model, pool.own_work_ns())
@@ -97,6 +97,9 @@ def _pool(pool: Pool, in_flight: int) -> Iterator[Reading]:
     # The other policies put no price on a worker's time.
     price = pool.policy.price_per_s() if isinstance(pool.policy, Price) else 0.0
     yield Reading(f.PRICE, model, price)
+    raised = [] if pool.cohorts is None else pool.cohorts.prices(now_ns)
+    yield Reading(f.COHORTS_RAISED, model, len(raised))
+    yield Reading(f.COHORT_PRICE, model, raised[0].price if raised else 1.0)
     corrections = pool.foresight.corrections
     for number, candidate in enumerate(pool.table.candidates):
         variant = (pool.model, candidate.name)

@@ -21,6 +21,8 @@ from controlplane.telemetry.trace import CURRENT, CallTrace
 from protos.codec import Undecodable, decoder, encode
 
 _log = logging.getLogger(__name__)
+_CODE = "rpc.grpc.status_code"
+_CANCELLED: int = grpc.StatusCode.CANCELLED.value[0]
 
 
 class Context(Protocol):
@@ -113,6 +115,8 @@ def _guarded(method: Method) -> Method:
             _failed(trace, Cancelled())
             task = asyncio.current_task()
             if task is None or task.cancelling():
+                if trace is not None and trace.recording:
+                    trace.attributes[_CODE] = _CANCELLED
                 raise
             # Nobody cancelled this call, something it waited for ended: the caller is
             # still there and must hear of it.
@@ -133,7 +137,7 @@ def _handle(trace: CallTrace, context: Context) -> None:
     trace.handled = True
     if trace.recording:
         context.set_trailing_metadata(((TRACE_ID, trace.id),))
-        trace.attributes["rpc.grpc.status_code"] = 0
+        trace.attributes[_CODE] = 0
 
 
 def _failed(trace: CallTrace | None, error: BaseException) -> None:
@@ -155,7 +159,7 @@ async def abort(context: Context, status: Status) -> NoReturn:
     trailers = status.trailers
     trace = CURRENT.get()
     if trace is not None and trace.recording:
-        trace.attributes["rpc.grpc.status_code"] = status.number
+        trace.attributes[_CODE] = status.number
         trailers = (*trailers, (TRACE_ID, trace.id))
     try:
         await context.abort(status.code, status.message, trailers)

@@ -46,7 +46,7 @@ def trace(
     if not directory.is_dir():
         fail(f"no traces in {directory}", "orchid up keeps them there; --state names another one")
     console = Console()
-    if which == RECENT:
+    if which.lower() == RECENT:
         found = traces_of(read_latest(directory))
         if not found:
             fail("no trace yet", "orchid infer and orchid generate leave one each")

@@ -101,3 +101,17 @@ class GenerationTrace:
         self.preemptions += 1
         if len(self.preempted_ns) < MOST_PREEMPTIONS:
             self.preempted_ns.append(now_ns)
+
+    def away(self, ended_ns: int) -> list[tuple[int, int]]:
+        """When it had given up its place and was not yet read again, one after the other.
+
+        `ended_ns` is when the generation ended. Where answers share a prompt, until one is read.
+        """
+        found: list[tuple[int, int]] = []
+        for gone_ns in self.preempted_ns:
+            again = (chunk.begun_ns for chunk in self.chunks if chunk.begun_ns > gone_ns)
+            # Others of its answers may have gone on instead.
+            until_ns = next(again, ended_ns if self.last_step_ns <= gone_ns else 0)
+            if until_ns > gone_ns:
+                found.append((gone_ns, until_ns))
+        return found

@@ -148,6 +148,7 @@ async def test_a_cancelled_call_ends_its_span() -> None:
             await waiting
         (span,) = await recorded(kept, "orchid.request")
     assert span.status.description == "cancelled"
+    assert said(span)["rpc.grpc.status_code"] == grpc.StatusCode.CANCELLED.value[0]
 
 
 async def test_every_message_of_a_stream_is_in_the_streams_trace() -> None:
@@ -283,6 +284,7 @@ async def test_a_generation_that_is_cut_is_cancelled_on_its_spans() -> None:
         (root,) = await recorded(kept, "orchid.generate")
         await house.at_rest()
     assert root.status.description == "cancelled"
+    assert said(root)["rpc.grpc.status_code"] == grpc.StatusCode.CANCELLED.value[0]
     assert [event.name for event in root.events][-1] == "cancelled"
 
 

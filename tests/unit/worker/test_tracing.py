@@ -118,7 +118,7 @@ def test_a_generation_is_queue_chunks_decode_and_the_way_out() -> None:
     root = kept.one("worker.generate")
     assert (trace_of(root), parent_of(root)) == (TRACE, CALLER)
     assert edges(root) == (5_000, 45_000) and root.status.is_unset
-    assert sorted(event.name for event in root.events) == ["first_token", "preempted"]
+    assert [event.name for event in root.events] == ["preempted", "first_token"]
     assert edges(kept.one("worker.queue")) == (5_000, 6_000)
     first, second = kept.named("worker.prefill")
     assert edges(first) == (6_000, 10_000) and edges(second) == (12_000, 20_000)
@@ -129,6 +129,20 @@ def test_a_generation_is_queue_chunks_decode_and_the_way_out() -> None:
     assert [event.timestamp for event in decode.events] == [30_000, 41_000]
     assert edges(kept.one("worker.respond")) == (41_000, 45_000)
     assert said(root)["orchid.generated_tokens"] == 3
+
+
+def test_waiting_for_a_place_that_was_given_up_is_a_span() -> None:
+    again = recorded(USAGE, trace_of_three()).one("worker.preempted")
+    assert edges(again) == (11_000, 12_000)
+    # It ended before it was read again.
+    gone = trace_of_three()
+    gone.preempted(42_000)
+    spans = recorded(None, gone).named("worker.preempted")
+    assert [edges(span) for span in spans] == [(11_000, 12_000), (42_000, 45_000)]
+    # Another of its answers went on.
+    other = trace_of_three()
+    other.preempted(35_000)
+    assert len(recorded(USAGE, other).named("worker.preempted")) == 1
 
 
 def test_generations_that_end_otherwise_say_how() -> None:
