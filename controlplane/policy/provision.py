@@ -110,7 +110,13 @@ def plan(
     rule = rule or Rule()
     work = _Work(table, eligible, traffic, rule)
     _check_reachable(work, percentile, quality)
-    workers = max(1, math.ceil(_least(work, traffic, percentile)) - 1)
+    least = _least(work, traffic, percentile)
+    if least > _MOST_WORKERS:
+        raise ValueError(
+            f"{traffic.rate_per_s:g}/s takes {least:.0f} workers or more; this plans for at most "
+            f"{_MOST_WORKERS}"
+        )
+    workers = max(1, math.ceil(least) - 1)
     found: dict[int, Outlook] = {}
 
     def enough(count: int) -> bool:

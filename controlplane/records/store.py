@@ -8,6 +8,7 @@ readers do not stop the writer. A store that fails is given up with one line in 
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 from collections import deque
@@ -150,7 +151,10 @@ class RecordStore:
         # A file that is torn is set aside once; a second time something else is wrong.
         for last in (False, True):
             try:
-                self._write_all()
+                while not self._write_all():
+                    _log.warning(
+                        "the store of records %s was taken away; a new one begins", self.path
+                    )
                 return
             except Exception as error:
                 if last or not _is_torn(error, self.path):
@@ -158,10 +162,15 @@ class RecordStore:
                     return
                 self._set_aside(error)
 
-    def _write_all(self) -> None:
+    def _write_all(self) -> bool:
+        """Write until the end; False when the file is no longer the one that was opened."""
         with closing(self._opened()) as database:
+            opened = _identity(self.path)
             while True:
                 stopping = self._stopping.wait(_INTERVAL_S)
+                if self._waiting and (opened is None or _identity(self.path) != opened):
+                    # What is written now would be in a file that nobody finds.
+                    return False
                 try:
                     while self._write(database):
                         pass
@@ -171,7 +180,7 @@ class RecordStore:
                     # Somebody else has the file; what waits is bounded.
                     _log.debug("the store of records is busy")
                 if stopping:
-                    return
+                    return True
 
     def _opened(self) -> sqlite3.Connection:
         database = self._connect(self.path)
@@ -202,8 +211,8 @@ class RecordStore:
         rows = [row_of(record) for record in batch]
         try:
             self._insert(database, rows, samples)
-        except (UnicodeEncodeError, OverflowError):
-            # Names are what callers like, also what no file can hold.
+        except (UnicodeEncodeError, OverflowError, sqlite3.IntegrityError):
+            # Names are what callers like, also what no file can hold; NaN is taken for NULL.
             self._insert(database, [_storable(row) for row in rows], samples)
         self.written += len(batch)
         batch.clear()
@@ -275,6 +284,15 @@ def check_schema(database: sqlite3.Connection, path: Path) -> None:
         raise OtherSchema(f"{path} has records of schema {schema}, this release keeps {SCHEMA}")
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def used_bytes(database: sqlite3.Connection) -> int:
     """Bytes of the file that hold something."""
     pages = _number(database, "PRAGMA page_count") - _number(database, "PRAGMA freelist_count")
@@ -286,6 +304,8 @@ def _storable(row: tuple[Cell, ...]) -> tuple[Cell, ...]:
     return tuple(
         cell.encode("utf-8", "replace").decode()
         if isinstance(cell, str)
+        else 0
+        if math.isnan(cell)
         else min(max(cell, -_LARGEST), _LARGEST)
         for cell in row
     )

@@ -149,7 +149,11 @@ async def open_local(
         connection.close()
         _log.debug("worker %s has no local stream for this process: %s", worker_id, error)
         return None
-    if await stream.greet(controlplane_id):
-        return stream
-    stream.abort()
-    return None
+    welcomed = False
+    try:
+        welcomed = await stream.greet(controlplane_id)
+    finally:
+        # Also when the worker's session ends meanwhile: nobody else knows of the connection.
+        if not welcomed:
+            stream.abort()
+    return stream if welcomed else None

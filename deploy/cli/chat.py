@@ -24,6 +24,7 @@ from deploy.cli.generate import (
 )
 from deploy.cli.output import (
     DEFAULT_STATE,
+    MOST_COUNT,
     AddressOption,
     StateOption,
     TraceOption,
@@ -48,7 +49,7 @@ _HELP = "/exit leaves, /clear forgets the conversation, Ctrl-C stops an answer"
 def chat(
     model: Annotated[str, typer.Argument(help="Model to talk to, e.g. smollm2-135m.")],
     system: Annotated[str, typer.Option(help="What the model is told before everything.")] = "",
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
+    max_tokens: Annotated[int, typer.Option(min=1, max=MOST_COUNT, help="Longest answer.")] = 512,
     temperature: TemperatureOption = 0.7,
     top_p: TopPOption = 0.9,
     top_k: TopKOption = 0,

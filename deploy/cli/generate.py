@@ -9,6 +9,9 @@ import typer
 
 from deploy.cli.output import (
     DEFAULT_STATE,
+    MOST_COUNT,
+    MOST_DEADLINE_MS,
+    MOST_SEED,
     AddressOption,
     StateOption,
     TraceOption,
@@ -26,9 +29,12 @@ TemperatureOption = Annotated[
 TopPOption = Annotated[
     float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens up to this probability.")
 ]
-TopKOption = Annotated[int, typer.Option(min=0, help="Keep this many likeliest tokens; 0: all.")]
+TopKOption = Annotated[
+    int, typer.Option(min=0, max=MOST_COUNT, help="Keep this many likeliest tokens; 0: all.")
+]
 SeedOption = Annotated[
-    int | None, typer.Option(min=0, help="The same seed gives the same answer. Default: drawn.")
+    int | None,
+    typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same answer. Default: drawn."),
 ]
 ClassOption = Annotated[str, typer.Option("--class", help="Request class of the configuration.")]
 TenantOption = Annotated[str, typer.Option(help="Who is charged, and whose cache may be used.")]
@@ -47,7 +53,8 @@ def generate(
         str, typer.Option(help="What the model is told before the question; implies --chat.")
     ] = "",
     max_tokens: Annotated[
-        int, typer.Option(min=0, help="Longest answer; 0: what the context leaves.")
+        int,
+        typer.Option(min=0, max=MOST_COUNT, help="Longest answer; 0: what the context leaves."),
     ] = 256,
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 0.0,
@@ -63,13 +70,22 @@ def generate(
         list[str] | None, typer.Option(help="End before this text; can be repeated.")
     ] = None,
     deadline_ms: Annotated[
-        int, typer.Option(min=0, help="Time the whole answer is worth waiting for.")
+        int,
+        typer.Option(
+            min=0, max=MOST_DEADLINE_MS, help="Time the whole answer is worth waiting for."
+        ),
     ] = 0,
     first_token_target_ms: Annotated[
-        int, typer.Option(min=0, help="Time to the first token; 0: that of the class.")
+        int,
+        typer.Option(
+            min=0, max=MOST_DEADLINE_MS, help="Time to the first token; 0: that of the class."
+        ),
     ] = 0,
     token_target_ms: Annotated[
-        int, typer.Option(min=0, help="Time between tokens; 0: that of the class.")
+        int,
+        typer.Option(
+            min=0, max=MOST_DEADLINE_MS, help="Time between tokens; 0: that of the class."
+        ),
     ] = 0,
     request_class: ClassOption = "",
     tenant: TenantOption = "",

@@ -8,12 +8,14 @@ import typer
 
 from deploy.cli.output import (
     DEFAULT_STATE,
+    MOST_DEADLINE_MS,
     AddressOption,
     StateOption,
     TraceOption,
     chosen_address,
     connection_remedy,
     fail,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +26,12 @@ def infer(
     model: Annotated[str, typer.Argument(help="Model to ask, e.g. sentiment.")],
     texts: Annotated[list[str], typer.Argument(help="One or more texts.")],
     deadline_ms: Annotated[
-        int, typer.Option(min=0, help="Time the answer is worth waiting for; 0: the default.")
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_DEADLINE_MS,
+            help="Time the answer is worth waiting for; 0: the default.",
+        ),
     ] = 0,
     request_class: Annotated[
         str, typer.Option("--class", help="Request class of the configuration.")
@@ -90,6 +97,7 @@ def infer(
 def _print(replies: list[Reply]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold dim")
     table.add_column("label", no_wrap=True)
@@ -101,11 +109,13 @@ def _print(replies: list[Reply]) -> None:
     table.add_column("why", overflow="fold")
     for reply in replies:
         if reply.error:
-            table.add_row(f"[red]{reply.code}[/]", "", "", "", "", "", reply.error)
+            told = Text(printable(reply.error))
+            table.add_row(Text(reply.code, style="red"), "", "", "", "", "", told)
             continue
         why = reply.reason + (" (approximation)" if reply.approximation else "")
         times = (f"{ms:.1f}" for ms in (reply.queue_ms, reply.execute_ms, reply.total_ms))
-        table.add_row(reply.label, f"{reply.score:.3f}", reply.variant, *times, why)
+        label, variant = (Text(printable(name)) for name in (reply.label, reply.variant))
+        table.add_row(label, f"{reply.score:.3f}", variant, *times, why)
     Console().print(table, highlight=False)
 
 

@@ -10,6 +10,11 @@ import typer
 # What a transport says when one side speaks TLS and the other does not, or not with this one.
 _BROKEN = ("socket closed", "connection reset", "handshake", "certificate", "tls")
 DEFAULT_STATE = Path(".orchid")
+# What the fields of a request hold; beyond it protobuf raises.
+MOST_COUNT = 2**32 - 1
+MOST_SEED = 2**64 - 1
+# A day, as control planes accept.
+MOST_DEADLINE_MS = 86_400_000
 
 StateOption = Annotated[
     Path,
@@ -65,6 +70,15 @@ def chosen_address(address: str, state: Path) -> str:
     if not found and state != DEFAULT_STATE:
         fail(f"no cluster runs from {state}", "--address names a control plane")
     return found or DEFAULT_ADDRESS
+
+
+def printable(text: str) -> str:
+    """A name that others chose, with what would steer a terminal or a table written out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def warn(message: str) -> None:

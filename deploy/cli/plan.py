@@ -64,8 +64,8 @@ def plan(
     from deploy.cli.profile import stored_report
 
     wanted = percentile / 100.0 if percentile > 1.0 else percentile
-    profile = read_report(read) if read else stored_report(model, repository, threads)
     try:
+        profile = read_report(read) if read else stored_report(model, repository, threads)
         lengths = _lengths(tokens) if tokens else REVIEW_LENGTHS.tokens
         table = VariantTable.build(
             reported_candidates(profile), resolution=profile.settings["quality_resolution"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from deploy.cli.output import printable
 from deploy.records.summary import Spending, Sums
 
 _NONE = "(none)"
@@ -59,7 +60,7 @@ def sums_table(names: Sequence[str], sums: Sequence[Sums]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sums[:_MOST_ROWS]:
         table.add_row(
-            *[Text(part or _NONE) for part in each.group],
+            *[Text(printable(part) or _NONE) for part in each.group],
             f"{each.requests:.0f}",
             _percent(each.on_time_share),
             f"{each.refused:.0f}",

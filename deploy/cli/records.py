@@ -147,4 +147,5 @@ def _since_us(text: str) -> int:
     if unit not in _UNITS or not number.isdecimal():
         fail(f"--since {text!r} is no time", "a number and s, m, h or d: 90s, 10m, 2h, 7d")
     now_s = datetime.now(UTC).timestamp()
-    return int((now_s - int(number) * _UNITS[unit]) * 1e6)
+    # Nothing is older than 1970, and what goes further back is all.
+    return max(0, int(now_s * 1e6) - int(number) * _UNITS[unit] * 1_000_000)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.charge_views import CohortView
+from deploy.cli.output import printable
 from deploy.fleet import FleetStatus, GeneratorView, PoolView
 
 _STATE_STYLE = {"ready": "green", "suspect": "yellow", "draining": "yellow", "lost": "red"}
@@ -63,10 +64,10 @@ def _workers(status: FleetStatus) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for worker in status.workers:
         table.add_row(
-            worker.id,
+            _name(worker.id),
             worker.worker_class,
             Text(worker.state, style=_STATE_STYLE.get(worker.state, "")),
-            worker.address,
+            _name(worker.address),
             str(worker.pid),
             str(worker.running),
             str(worker.queued),
@@ -87,7 +88,7 @@ def _charges(status: FleetStatus) -> Table:
         charges = worker.charges
         held = charges.live_token_ms
         table.add_row(
-            worker.id,
+            _name(worker.id),
             f"{charges.run_cpu_ms / 1e3:.1f}",
             _share(charges.charged_cpu_ms, charges.run_cpu_ms),
             f"{charges.overhead_ms / 1e3:.1f}",
@@ -95,6 +96,11 @@ def _charges(status: FleetStatus) -> Table:
             _share(charges.charged_live_token_ms, held),
         )
     return table
+
+
+def _name(text: str) -> Text:
+    """A cell of a name that somebody chose: no markup, and nothing that steers the terminal."""
+    return Text(printable(text))
 
 
 def _share(part: float, whole: float) -> str:
@@ -109,7 +115,7 @@ def _tenants(status: FleetStatus) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for tenant in status.tenants:
         table.add_row(
-            tenant.name or "(others)",
+            _name(tenant.name or "(others)"),
             str(tenant.reserved_cpu_ms_per_s),
             str(tenant.queued),
             str(tenant.admitted),
@@ -138,9 +144,9 @@ def _pool_line(pool: PoolView) -> Text:
 
 
 def _cohort_line(cohort: CohortView) -> Text:
-    who = f"tenant {cohort.tenant or '(none)'}"
+    who = f"tenant {printable(cohort.tenant) or '(none)'}"
     if cohort.request_class:
-        who += f", class {cohort.request_class}"
+        who += f", class {printable(cohort.request_class)}"
     sizes = f", {cohort.tokens} to {2 * cohort.tokens - 1} tokens" if cohort.tokens else ""
     return Text(
         f"{who}{sizes}: takes {cohort.price:.2f} times what its size says ({cohort.runs} runs)",
@@ -155,13 +161,13 @@ def _variants(pool: PoolView) -> Table:
     table.add_column("note", overflow="fold")
     for variant in sorted(pool.variants, key=lambda v: -v.quality):
         table.add_row(
-            variant.name,
+            _name(variant.name),
             f"{variant.quality:.4f}" if variant.measured else "",
             f"{variant.predicted_p50_us / 1e3:.2f}",
             f"{variant.correction:.2f}",
             f"{variant.sigma:.3f}",
             str(variant.answered),
-            variant.note,
+            _name(variant.note),
             style="" if variant.routable else "dim",
         )
     return table
@@ -186,8 +192,8 @@ def _lanes(generator: GeneratorView) -> Table:
     for lane in generator.lanes:
         free = lane.free_blocks + lane.evictable_blocks
         table.add_row(
-            lane.variant,
-            lane.worker,
+            _name(lane.variant),
+            _name(lane.worker),
             str(lane.waiting),
             str(lane.prefilling),
             str(lane.decoding),
@@ -203,8 +209,8 @@ def _lane_costs(generator: GeneratorView) -> Table:
     for lane in generator.lanes:
         rate = 1e3 / lane.prompt_token_ms if lane.prompt_token_ms else 0.0
         table.add_row(
-            lane.variant,
-            lane.worker,
+            _name(lane.variant),
+            _name(lane.worker),
             f"{lane.quality:.4f}" if lane.measured else "",
             f"{lane.step_ms + lane.sequence_ms:.1f}",
             f"{rate:.0f}",

@@ -8,6 +8,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
+from deploy.cli.output import printable
 from deploy.traces.spans import CLIENT, Event, Span
 from deploy.traces.tree import Trace
 
@@ -38,12 +39,14 @@ def recent_table(traces: Sequence[Trace]) -> Table:
         table.add_row(
             trace.id[:_SHORT],
             _clock(trace.root.begun_ns),
-            call.name.removeprefix(_NAME),
-            _said(call, "orchid.model"),
-            _said(call, "orchid.variant"),
+            Text(printable(call.name.removeprefix(_NAME))),
+            Text(_said(call, "orchid.model")),
+            Text(_said(call, "orchid.variant")),
             f"{trace.root.took_ns / 1e6:.1f}",
             str(len(trace.spans)),
-            Text(trace.fault, style="red") if trace.fault else Text("well", style="green"),
+            Text(printable(trace.fault), style="red")
+            if trace.fault
+            else Text("well", style="green"),
         )
     return table
 
@@ -51,7 +54,7 @@ def recent_table(traces: Sequence[Trace]) -> Table:
 def summary(trace: Trace) -> Text:
     """What it was, how long it took, and how much of that is accounted for."""
     call, found = trace.call, trace.coverage()
-    said = [str(call.attributes[key]) for key in _SAID_BY_THE_LIST if call.attributes.get(key)]
+    said = [_said(call, key) for key in _SAID_BY_THE_LIST if call.attributes.get(key)]
     processes = len({span.process for span in trace.spans})
     text = Text.assemble((trace.id, "bold"), f"  {_clock(trace.root.begun_ns)}  {' '.join(said)}\n")
     whole = max(1, found.total_ns)
@@ -60,7 +63,7 @@ def summary(trace: Trace) -> Text:
     text.append(f"{100 * found.share:.1f} % accounted for: {work:.1f} % work and waiting, ")
     text.append(f"{ways:.1f} % between processes")
     if trace.fault:
-        text.append(f"\nended: {trace.fault}", style="red")
+        text.append(f"\nended: {printable(trace.fault)}", style="red")
     return text
 
 
@@ -80,16 +83,18 @@ def waterfall(trace: Trace, width: int, *, attributes: bool = False) -> Table:
     for depth, span in rows:
         # Driver processes of one load are numbered.
         style = _STYLES.get(span.process.partition("-")[0], _WORKER_STYLE)
-        name = Text("  " * depth + span.name, style="red" if span.fault else "")
+        name = Text("  " * depth + printable(span.name), style="red" if span.fault else "")
         at, took = (span.begun_ns - root.begun_ns) / 1e6, span.took_ns / 1e6
         drawn = Text(_bar(span, root, bar), style=f"dim {style}" if span.kind == CLIENT else style)
-        table.add_row(name, span.process, f"{at:.2f}", f"{took:.2f}", drawn)
+        table.add_row(name, Text(printable(span.process)), f"{at:.2f}", f"{took:.2f}", drawn)
         pad = "  " * (depth + 1)
         for event in span.events:
             if event.name not in _HIDDEN:
                 at = (event.at_ns - root.begun_ns) / 1e6
                 mark = Text(_mark(event, root, bar), style="yellow")
-                table.add_row(Text(f"{pad}◆ {event.name}", "yellow"), "", f"{at:.2f}", "", mark)
+                table.add_row(
+                    Text(f"{pad}◆ {printable(event.name)}", "yellow"), "", f"{at:.2f}", "", mark
+                )
         if attributes and span.attributes:
             table.add_row("", "", "", "", Text(_all_said(span), style="dim", overflow="fold"))
         if attributes and span.links:
@@ -121,11 +126,11 @@ def _all_said(span: Span) -> str:
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def _said(span: Span, key: str) -> str:
-    return str(span.attributes.get(key, ""))
+    return printable(str(span.attributes.get(key, "")))
 
 
 def _clock(at_ns: int) -> str:

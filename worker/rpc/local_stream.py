@@ -25,6 +25,9 @@ from worker.rpc.execute import MOST_UNREAD, ExecuteParts, ExecuteStream
 
 log = logging.getLogger(__name__)
 
+# Whoever connects says who he is within this; nobody is held a place for.
+_HELLO_S = 5.0
+
 
 class LocalStream:
     """One connection, from its hello to its end; an asyncio protocol.
@@ -49,6 +52,7 @@ class LocalStream:
         self._transport: Any = None
         self._stream: ExecuteStream | None = None
         self._welcoming: asyncio.Task[None] | None = None
+        self._unheard: asyncio.TimerHandle | None = None
         self._flushing = False
         self._deaf = False
         self._held = False
@@ -61,6 +65,8 @@ class LocalStream:
         if not same_user(transport.get_extra_info("socket")):
             log.warning("a process of another user asked for a local stream and was refused")
             transport.abort()
+            return
+        self._unheard = self._loop.call_later(_HELLO_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
         """The hello, or messages; whatever cannot be read ends the connection."""
@@ -86,6 +92,7 @@ class LocalStream:
     def connection_lost(self, error: Exception | None) -> None:
         """Nobody waits for what is still here."""
         self._transport = None
+        self._heard()
         if self._welcoming is not None:
             self._welcoming.cancel()
         if self._stream is not None:
@@ -106,7 +113,14 @@ class LocalStream:
     def _hello(self, messages: list[bytes]) -> None:
         if len(messages) > 1 or self._welcoming is not None:
             raise FrameFault("work came before the welcome")
+        self._heard()
         self._welcoming = self._loop.create_task(self._welcome(messages[0].decode("utf-8")))
+
+    def _heard(self) -> None:
+        """Nobody waits for a hello any more."""
+        if self._unheard is not None:
+            self._unheard.cancel()
+            self._unheard = None
 
     async def _welcome(self, said: str) -> None:
         try:
@@ -173,6 +187,11 @@ class LocalStream:
         log.error("local stream failed with %s at\n%s", type(fault).__name__, frames)
         self.abort()
 
+    @property
+    def serves(self) -> bool:
+        """Whether its caller was welcomed, and may wait for answers."""
+        return self._stream is not None
+
     def abort(self) -> None:
         """Ends the connection, and with it what still runs for it."""
         if self._transport is not None:
@@ -210,6 +229,9 @@ class LocalListener:
         if self._server is not None:
             self._server.close()
             self._server = None
+        for stream in tuple(self._open):
+            if not stream.serves:
+                stream.abort()
         if self._open:
             await asyncio.wait([stream.closed for stream in self._open], timeout=grace_s)
         for stream in tuple(self._open):

@@ -16,7 +16,7 @@ from controlplane.errors import TooLate
 from protos.local_stream import Frames, address_of, header
 from protos.orchid.v1 import worker_pb2
 from tests.contract.controlplane.fake_worker import FakeWorker, until
-from tests.contract.controlplane.test_fleet import Plane, running
+from tests.contract.controlplane.test_fleet import Membership, Plane, running, serving
 
 
 @pytest.fixture
@@ -30,6 +30,9 @@ class LocalWorker(FakeWorker):
 
     socket = ""
     says = ""
+    # Hears a hello and never answers it.
+    mute = False
+    hung_up = 0
     received: list[worker_pb2.ExecuteRequest]
     hellos: list[bytes]
 
@@ -67,7 +70,9 @@ class LocalWorker(FakeWorker):
                     else:
                         greeted = True
                         self.hellos.append(message)
-                        self._send(writer, self.says.encode())
+                        if not self.mute:
+                            self._send(writer, self.says.encode())
+        self.hung_up += 1
         writer.close()
 
     def _answer(self, request: worker_pb2.ExecuteRequest, writer: asyncio.StreamWriter) -> None:
@@ -151,3 +156,15 @@ async def test_a_socket_of_another_user_leaves_grpc(
         async with plane.member(worker):
             assert (await plane.ask()).provenance.worker_id == worker.name
             assert worker.streams == 1 and not worker.hellos
+
+
+async def test_a_session_that_ends_while_it_greets_leaves_no_connection(plane: Plane) -> None:
+    async with LocalWorker().listening() as worker:
+        worker.mute = True
+        async with serving(worker) as address:
+            membership = Membership(worker, address, plane.channel)
+            assert (await membership.hello()).HasField("welcome")
+            await until(lambda: worker.hellos == [b"cp"], "the control plane greets")
+            assert worker.hung_up == 0
+            membership.call.cancel()
+            await until(lambda: worker.hung_up == 1, "the connection is closed")

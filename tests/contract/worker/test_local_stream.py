@@ -27,7 +27,7 @@ from tests.contract.worker.serving import (
     token_item,
 )
 from tests.contract.worker.test_security import tls_of
-from worker.rpc import attachment
+from worker.rpc import attachment, local_stream
 
 
 class Caller:
@@ -199,6 +199,37 @@ async def test_what_is_no_hello_ends_the_connection_only(
             caller.send(one(1))
             await caller.until(1)
     assert "a local stream ends" in caplog.text
+
+
+@pytest.mark.parametrize("sent", [b"", header(2) + b"c"], ids=["nothing", "half a hello"])
+async def test_who_does_not_say_who_he_is_holds_no_place(
+    repository: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_stream, "_HELLO_S", 0.05)
+    loop = asyncio.get_running_loop()
+    async with serve(repository) as served, calling(served) as caller:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.setblocking(False)
+            silent.connect(address_of(served.app.service.servicer.execute_socket))
+            await loop.sock_sendall(silent, sent)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await _ended(loop, silent)
+        # Whoever has said it stays, however long he is silent then.
+        caller.send(one(1))
+        await caller.until(1)
+
+
+async def test_who_does_not_say_who_he_is_holds_up_no_end(repository: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with serve(repository) as served:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.setblocking(False)
+            silent.connect(address_of(served.app.service.servicer.execute_socket))
+            async with calling(served):
+                pass
+            async with asyncio.timeout(PATIENCE_S):
+                await served.app.service.servicer.end_streams(grace_s=10 * PATIENCE_S)
+                assert await _ended(loop, silent)
 
 
 async def _ended(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bool:

@@ -87,3 +87,28 @@ def test_a_language_model_is_evaluated_on_its_own_population(tmp_path: Path) -> 
     options = ("--population", "tweets", "--repository", tmp_path)
     code, output = run("models", "evaluate", "tiny-chat", *options)
     assert (code, "expected population austen-novels" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("infer", "tiny", "good", "--deadline-ms", 2**63),
+        ("generate", "tiny", "good", "--deadline-ms", 2**63),
+        ("generate", "tiny", "good", "--max-tokens", 2**32),
+        ("generate", "tiny", "good", "--top-k", 2**32),
+        ("generate", "tiny", "good", "--seed", 2**64),
+        ("generate", "tiny", "good", "--first-token-target-ms", 2**63),
+        ("generate", "tiny", "good", "--token-target-ms", 2**63),
+        ("chat", "tiny", "--max-tokens", 2**32),
+    ],
+)
+def test_a_number_that_no_message_holds(command: tuple[object, ...]) -> None:
+    code, output = run(*command, "--address", "127.0.0.1:1")
+    assert (code, str(command[-2]) in output) == (2, True)
+
+
+def test_a_plan_from_a_file_that_is_no_profile(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("no profile")
+    code, output = run("plan", "--rate", 1, "--deadline", 100, "--from", other)
+    assert (code, "is no result of a bench" in output) == (1, True)

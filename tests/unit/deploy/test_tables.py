@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 
+from deploy.charge_views import CohortView
 from deploy.cli.tables import status_tables
 from deploy.fleet import (
     FleetStatus,
@@ -116,3 +117,17 @@ def test_everything_is_readable_at_80_columns() -> None:
     assert "…" not in text
     for word in ("12345678", "1234567", "encoder", "draining", "4096", "12345", "0.9123"):
         assert word in text
+
+
+def test_names_are_no_markup_and_steer_no_terminal() -> None:
+    variants = tuple(
+        VariantView(name, True, name, 0.9, True, 1000.0, 1.0, 0.1, 0)
+        for name in ("[/]", "\x1b[31mred")
+    )
+    cohort = CohortView("m\x1b[2J", "c\nd", 8, 2.0, 9)
+    pool = PoolView(
+        "m", "sha256:a", "ready", 1, 0, 0, 0.0, variants, {}, (), 1.25, cohorts=(cohort,)
+    )
+    rows = shown((pool,), ())
+    assert "[/]" in rows["[/]"] and "red" in rows["\\x1b[31mred"]
+    assert "tenant m\\x1b[2J, class c\\nd, 8 to 15 tokens" in rows["tenant"]

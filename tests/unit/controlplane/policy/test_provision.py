@@ -100,3 +100,9 @@ def test_what_no_number_of_workers_can_do_is_said() -> None:
         Traffic(1.0, MS, (1,), arrival_scv=0.0)
     with pytest.raises(ValueError, match="workers"):
         outlook(one, every(one), Traffic(1.0, MS, (1,)), 0)
+
+
+def test_a_traffic_for_more_workers_than_anybody_has_is_refused_at_once() -> None:
+    one = table(10.0)
+    with pytest.raises(ValueError, match="takes 1000000 workers or more; this plans for at most"):
+        plan(one, every(one), Traffic(1e8, 200 * MS, (1,)), 0.99)

@@ -36,6 +36,12 @@ def rows(path: Path, query: str = f"SELECT {', '.join(COLUMNS)} FROM requests") 
         return database.execute(query).fetchall()
 
 
+def written(made: RecordStore, count: int) -> None:
+    """Waits until the store has written so many records, or has failed."""
+    while made.written < count and not made.failed:
+        made._writer.join(0.02)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "state" / "records.sqlite"
@@ -141,8 +147,7 @@ def test_a_busy_file_is_written_later(file: Path) -> None:
     made = store(file, connect=lambda path: sqlite3.connect(path, factory=Busy))
     made.put(record())
     made.start()
-    while made.written == 0 and not made.failed:
-        made._writer.join(0.05)
+    written(made, 1)
     made.close()
     assert (made.written, made.failed) == (1, False)
     assert len(rows(file)) == 1
@@ -186,6 +191,39 @@ def test_a_file_that_tears_while_it_is_written_is_set_aside(file: Path) -> None:
     assert again.written >= 2000 and not again.failed
     assert file.with_name("records.sqlite.torn").exists()
     assert len(rows(file)) == 1000
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced", "with its folder"])
+def test_a_file_that_is_taken_away_is_begun_anew(
+    file: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = store(file)
+    made.start()
+    made.put(record(0))
+    written(made, 1)
+    for each in tuple(file.parent.iterdir()):
+        each.unlink()
+    if what == "replaced":
+        file.with_name("other").touch()
+        file.with_name("other").rename(file)
+    elif what == "with its folder":
+        file.parent.rmdir()
+    made.put(record(1))
+    written(made, 2)
+    made.close()
+    assert rows(file) == [row_of(record(1))]
+    assert caplog.text.count("was taken away; a new one begins") == 1
+    assert (made.written, made.dropped, made.failed) == (2, 0, False)
+
+
+def test_a_number_that_is_none_loses_nothing_else(file: Path) -> None:
+    made = store(file)
+    made.start()
+    for price in (float("nan"), float("inf"), 2.0):
+        made.put(record(1, price=price))
+    made.close()
+    assert (made.written, made.failed) == (3, False)
+    assert [row[0] for row in rows(file, "SELECT price FROM requests")] == [0.0, 2.0**62, 2.0]
 
 
 def test_what_is_no_store_is_left_alone(file: Path, caplog: pytest.LogCaptureFixture) -> None:

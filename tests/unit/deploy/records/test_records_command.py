@@ -216,6 +216,16 @@ def test_faults_have_remedies(state: Path, tmp_path: Path) -> None:
     code, output = run(state, "--since", "soon")
     assert code == 1 and "90s, 10m, 2h, 7d" in output
     assert run(state, "--since", "10m")[0] == 0
+    # Further back than there is time: all of them.
+    assert "5 requests" in run(state, "--since", "9" * 30 + "d")[1]
+
+
+def test_names_steer_neither_terminal_nor_table(state: Path) -> None:
+    write(state, [record(5.0, tenant="\x1b[31mred\nnext\u202e[/]")], begun_us=2)
+    code, output = run(state, "--by", "tenant")
+    assert code == 0
+    assert "\\x1b[31mred\\nnext\\u202e[/]" in output
+    assert not set("\x1b\u202e") & set(output)
 
 
 @pytest.mark.parametrize("damage", [b"no store at all" * 400, None])
