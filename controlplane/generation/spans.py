@@ -16,6 +16,7 @@ from controlplane.telemetry.requests import (
     PREPROCESS,
     RECEIVE,
     Part,
+    add_parts,
     caller_attributes,
 )
 from controlplane.telemetry.telemetry import Telemetry
@@ -101,8 +102,7 @@ def _record(
     arrived, progress = ended.arrived_ns, ended.progress
     if trace.begun_ns < arrived:
         trace.add(RECEIVE, trace.begun_ns, arrived)
-    for phase, more, kind, span_id, fault in parts:
-        trace.add(*phase, more, kind=kind, span_id=span_id, fault=fault)
+    add_parts(trace, GENERATION, parts, attributes, arrived)
     trace.attributes.update(attributes)
     trace.answered_ns = now_ns
     if progress.first_token_ns:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from controlplane.page.records import Phase, SlowRequest
 from controlplane.telemetry.requests import DISPATCH
-from controlplane.telemetry.timeline import GENERATION, RequestTimeline
+from controlplane.telemetry.timeline import GENERATION, RequestTimeline, told
 
 # As many as a person reads.
 MOST_SHOWN = 12
@@ -47,36 +47,14 @@ def _phases(timeline: RequestTimeline) -> Iterable[Phase]:
     """Its phases, the last dispatch divided as far as its worker has told of it."""
     last = max((k for k, p in enumerate(timeline.phases) if p.name == DISPATCH), default=-1)
     for number, phase in enumerate(timeline.phases):
-        marks = [(phase.name, phase.begun_ns)]
+        inside = []
         if number == last:
-            marks += _marks(timeline, phase.begun_ns, phase.ended_ns)
-        ends = [begun for _, begun in marks[1:]] + [phase.ended_ns]
-        for (name, begun_ns), ended_ns in zip(marks, ends, strict=True):
+            attributes, arrived_ns = timeline.attributes, timeline.arrived_ns
+            inside = told(timeline.kind, attributes, arrived_ns, phase.begun_ns, phase.ended_ns)
+        until_ns = inside[0].begun_ns if inside else phase.ended_ns
+        for name, begun_ns, ended_ns in (phase._replace(ended_ns=until_ns), *inside):
             yield Phase(
                 name.removeprefix("orchid."),
                 round((begun_ns - timeline.arrived_ns) / 1e6, 3),
                 round((ended_ns - begun_ns) / 1e6, 3),
             )
-
-
-def _marks(timeline: RequestTimeline, begun_ns: int, ended_ns: int) -> list[tuple[str, int]]:
-    """What began when within the last dispatch, as far as that is known.
-
-    A run ends where its dispatch does, but for the way back, which is short. A generation is
-    read from its place on the worker until its first token, then written.
-    """
-
-    def told_ns(name: str) -> int:
-        return int(float(timeline.attributes.get(name, 0.0)) * 1e6)
-
-    if timeline.kind == GENERATION:
-        first_ns = told_ns("orchid.first_token_ms")
-        if not first_ns:
-            return []
-        placed_ns = begun_ns + told_ns("orchid.queue_ms")
-        found = [("prefill", placed_ns), ("decode", timeline.arrived_ns + first_ns)]
-    else:
-        run_ns = told_ns("orchid.execute_ms")
-        found = [("run", ended_ns - run_ns)] if run_ns else []
-    times = [begun_ns, *(begun for _, begun in found), ended_ns]
-    return found if times == sorted(times) else []

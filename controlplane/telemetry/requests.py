@@ -16,6 +16,7 @@ from controlplane.telemetry.timeline import (
     AttributeValue,
     Phase,
     RequestTimeline,
+    told,
 )
 from controlplane.telemetry.trace import CallTrace, Send
 from protos.tracing.spans import NO_ATTRIBUTES, Kind
@@ -141,13 +142,28 @@ def _record(
 ) -> None:
     if trace.begun_ns < request.arrived_ns:
         trace.add(RECEIVE, trace.begun_ns, request.arrived_ns)
-    for phase, more, kind, span_id, fault in parts:
-        trace.add(*phase, more, kind=kind, span_id=span_id, fault=fault)
+    add_parts(trace, REQUEST, parts, attributes, request.arrived_ns)
     trace.attributes.update(attributes)
     trace.answered_ns = now_ns
     if outcome != ends.ANSWERED:
         trace.failed(outcome)
         trace.happened(outcome, now_ns)
+
+
+def add_parts(
+    trace: CallTrace, kind: str, parts: list[Part], attributes: Attributes, arrived_ns: int
+) -> None:
+    """The parts as spans.
+
+    One that nobody recorded while it ran has no spans of its worker in its last dispatch, but
+    what that has told of it since.
+    """
+    for phase, more, its_kind, span_id, fault in parts:
+        made = trace.add(*phase, more, kind=its_kind, span_id=span_id, fault=fault)
+        if its_kind is Kind.CLIENT and not span_id:
+            inside = told(kind, attributes, arrived_ns, phase.begun_ns, phase.ended_ns)
+            for name, begun_ns, ended_ns in inside:
+                trace.add(name, begun_ns, ended_ns, parent_id=made)
 
 
 def request_attributes(request: Request, answer: Answer | None) -> dict[str, AttributeValue]:

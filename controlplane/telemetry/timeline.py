@@ -17,6 +17,11 @@ Attributes = Mapping[str, AttributeValue]
 REQUEST = "orchid.request"
 GENERATION = "orchid.generate"
 
+# Parts of a dispatch that its worker tells of.
+RUN = "orchid.run"
+PREFILL = "orchid.prefill"
+DECODE = "orchid.decode"
+
 _MOST_KEPT = 64
 
 
@@ -26,6 +31,32 @@ class Phase(NamedTuple):
     name: str
     begun_ns: int
     ended_ns: int
+
+
+def told(
+    kind: str, attributes: Attributes, arrived_ns: int, begun_ns: int, ended_ns: int
+) -> list[Phase]:
+    """What the last dispatch was made of, as far as its worker has told; up to its end.
+
+    A run ends where its dispatch does, but for the way back, which is short. A generation is
+    read from its place on the worker until its first token, then written.
+    """
+
+    def said_ns(name: str) -> int:
+        return int(float(attributes.get(name, 0.0)) * 1e6)
+
+    if kind == GENERATION:
+        first_ns = said_ns("orchid.first_token_ms")
+        if not first_ns:
+            return []
+        first_ns += arrived_ns
+        placed_ns = begun_ns + said_ns("orchid.queue_ms")
+        found = [Phase(PREFILL, placed_ns, first_ns), Phase(DECODE, first_ns, ended_ns)]
+    else:
+        run_ns = said_ns("orchid.execute_ms")
+        found = [Phase(RUN, ended_ns - run_ns, ended_ns)] if run_ns else []
+    times = [begun_ns, *[each.begun_ns for each in found], ended_ns]
+    return found if times == sorted(times) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,15 +117,17 @@ class CallTrace:
         *,
         kind: Kind = Kind.INTERNAL,
         span_id: int = 0,
+        parent_id: int = 0,
         fault: str = "",
-    ) -> None:
-        """A part of the call has ended."""
+    ) -> int:
+        """A part of the call has ended, or one of a part; returns its span's id."""
+        span_id = span_id or new_span_id()
         self._spans.append(
             SpanRecord(
                 name,
                 self.trace_id,
-                span_id or new_span_id(),
-                self.span_id,
+                span_id,
+                parent_id or self.span_id,
                 begun_ns,
                 max(begun_ns, ended_ns),
                 kind,
@@ -133,6 +135,7 @@ class CallTrace:
                 fault=fault,
             )
         )
+        return span_id
 
     def happened(self, name: str, at_ns: int, attributes: Attributes = NO_ATTRIBUTES) -> None:
         """Something worth a mark happened."""

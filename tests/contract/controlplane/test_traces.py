@@ -264,6 +264,21 @@ async def test_a_recorded_generation_has_a_tree_with_shapes_and_no_words() -> No
     assert not any("once" in str(said(span)) for span in kept.all)
 
 
+async def test_a_slow_generation_that_nobody_recorded_has_what_its_worker_told() -> None:
+    kept = KeptSpans()
+    telemetry = kept.telemetry(slow_per_s=10.0)
+    telemetry.slow_ns = 0
+    async with writers(DecodeWorker(), telemetry=telemetry) as house:
+        await rest(house.inference.Generate(ask()))
+        (root,) = await recorded(kept, "orchid.generate")
+    dispatch, read, wrote = (
+        kept.one(f"orchid.{name}") for name in ("dispatch", "prefill", "decode")
+    )
+    assert said(root)["orchid.sampled_by"] == "tail"
+    assert parent_of(read) == parent_of(wrote) == id_of(dispatch)
+    assert read.end_time == wrote.start_time and wrote.end_time == dispatch.end_time
+
+
 async def test_a_refused_generation_says_so_on_its_spans() -> None:
     kept = KeptSpans()
     async with writers(DecodeWorker(script=full), telemetry=kept.telemetry()) as house:

@@ -228,6 +228,11 @@ def test_refused_late_and_slow_requests_are_kept_though_nobody_asked() -> None:
     assert said(kept.named("orchid.admission")[0])["orchid.refusal"]
     assert (trace_of(slow), parent_of(slow)) == (TRACE, CALLER)
     assert said(slow)["orchid.sampled_by"] == "tail"
+    # The worker recorded nothing; what it told of its run stands in the dispatch.
+    dispatch, run_ = kept.one("orchid.dispatch"), kept.one("orchid.run")
+    assert parent_of(run_) == id_of(dispatch) and run_.end_time == dispatch.end_time
+    assert run_.start_time is not None and run_.end_time is not None
+    assert run_.end_time - run_.start_time == round(said(slow)["orchid.execute_ms"] * 1e6)
 
 
 def test_what_is_kept_is_bounded_and_callers_faults_are_not() -> None:
