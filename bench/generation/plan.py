@@ -14,6 +14,8 @@ Door = Literal["worker", "controlplane"]
 
 # A closed loop sends as many as end in time; more than these it never needs.
 _CLOSED_DRAWS = 4096
+# So many rows of a closed loop, one after the other, have lengths spread evenly over their ranges.
+_BALANCED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +25,10 @@ class GenerationPlan:
     `rate_per_s` above 0: Poisson arrivals over `seconds`, whatever the answers do. Otherwise
     `in_flight` generations at any time. The first `warmup_s` are sent but not counted.
     Prompts and answers have a number of tokens drawn evenly from their ranges, both ends
-    included; answers never end before theirs. `first_token_ms` and `token_ms` are the targets,
-    `drain_s` is how long after the last arrival answers are waited for. `door` is the service that
-    is called: the decode worker's own, or the control plane's, which is told the `tenant`.
+    included, and those of a closed loop balanced; answers never end before theirs.
+    `first_token_ms` and `token_ms` are the targets, `drain_s` is how long after the last arrival
+    answers are waited for. `door` is the service that is called: the decode worker's own, or the
+    control plane's, which is told the `tenant`.
     """
 
     target: str
@@ -77,12 +80,26 @@ def draw_generations(plan: GenerationPlan) -> GenerationSchedule:
     if plan.rate_per_s > 0:
         span_s = plan.warmup_s + plan.seconds
         due = (Poisson(plan.rate_per_s).times_s(generator, span_s) * 1e9).astype(np.int64)
-    rows = len(due) or _CLOSED_DRAWS
+    else:
+        # A capacity rests on some tens of generations: what they ask must not be luck.
+        return GenerationSchedule(
+            due,
+            _balanced(generator, *plan.prompt_tokens),
+            _balanced(generator, *plan.answer_tokens),
+        )
     return GenerationSchedule(
         due,
-        generator.integers(*plan.prompt_tokens, rows, endpoint=True),
-        generator.integers(*plan.answer_tokens, rows, endpoint=True),
+        generator.integers(*plan.prompt_tokens, len(due), endpoint=True),
+        generator.integers(*plan.answer_tokens, len(due), endpoint=True),
     )
+
+
+def _balanced(generator: np.random.Generator, low: int, high: int) -> NDArray[np.int64]:
+    """Lengths whose every `_BALANCED` rows have the range's mean, in drawn order."""
+    spread = low + (high - low) * (np.arange(_BALANCED) + 0.5) / _BALANCED
+    lengths = np.rint(spread).astype(np.int64)
+    rows = np.tile(lengths, (_CLOSED_DRAWS // _BALANCED, 1))
+    return generator.permuted(rows, axis=1).reshape(-1)
 
 
 def prompt_ids(seed: int, row: int, tokens: int, vocabulary: int) -> list[int]:

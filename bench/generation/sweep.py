@@ -30,7 +30,8 @@ _Results = Mapping[tuple[str, float], Sequence[GenerationResult]]
 class GenerationSweepSettings:
     """What to run; `load_factors` multiply the measured capacity, each run lasts `seconds`.
 
-    Every policy meets the same generations at a load and seed, seeds 1 to `seeds`.
+    Every policy meets the same generations at a load and seed, seeds 1 to `seeds`, right after
+    the capacity was measured for `capacity_s`.
     """
 
     model: str
@@ -39,7 +40,7 @@ class GenerationSweepSettings:
     load_factors: Sequence[float]
     seconds: float = 40.0
     warmup_s: float = 5.0
-    capacity_s: float = 30.0
+    capacity_s: float = 20.0
     threads: int = 2
     first_token_ms: float = 500.0
     token_ms: float = 50.0
@@ -49,9 +50,9 @@ class GenerationSweepSettings:
 
 def generation_sweep_seconds(settings: GenerationSweepSettings) -> float:
     """About how long a sweep takes, for progress bars."""
-    runs = len(settings.policies) * len(settings.load_factors) * settings.seeds
+    rounds = len(settings.load_factors) * settings.seeds
     each = settings.seconds + settings.warmup_s
-    return runs * each + settings.capacity_s + settings.warmup_s
+    return rounds * (len(settings.policies) * each + settings.capacity_s + settings.warmup_s)
 
 
 def run_generation_sweep(
@@ -59,10 +60,13 @@ def run_generation_sweep(
 ) -> Report:
     """Measures capacity, every policy at every load, and what a shared prefix saves.
 
-    Summary: `capacity_per_s`, `<policy>@<load>.slo_attainment|first_token_p95_ms|token_p95_ms`
-    as means over the seeds, `..._stderr` with several seeds, `<policy>@<load>.slo_ahead` (the
-    attainment of slo less this policy's, in pairs), `first_token_serial_ratio` at the lowest load,
-    and those of `measure_prefix`. Policies are the decode worker's, so it is asked directly.
+    A machine's speed drifts: each load and seed has a capacity of its own, measured right before.
+    Summary: `capacity_per_s` and `capacity_tokens_per_s` (means), `capacity_low_per_s`,
+    `capacity_high_per_s`, `<policy>@<load>.slo_attainment|first_token_p95_ms|token_p95_ms`
+    as means over the seeds, `..._stderr` with several seeds, `<policy>@<load>.offered_load` (what
+    arrived, over the capacity), `<policy>@<load>.slo_ahead` (the attainment of slo less this
+    policy's, in pairs), `first_token_serial_ratio` at the lowest load, and those of
+    `measure_prefix`. Policies are the decode worker's, so it is asked directly.
     Raises ClusterError, DriverError, or ValueError when nothing is answered.
     """
     host = host_facts()
@@ -71,40 +75,41 @@ def run_generation_sweep(
         model=settings.model,
         vocabulary=settings.vocabulary,
         in_flight=2 * _WIDTH,
-        seconds=settings.capacity_s,
+        seconds=settings.seconds,
         warmup_s=settings.warmup_s,
         first_token_ms=settings.first_token_ms,
         token_ms=settings.token_ms,
     )
-    with _worker(settings, REFERENCE, repository, directory / "capacity") as (target, _):
-        full = _run(replace(base, target=target), f"capacity under {REFERENCE}", notify)
-    if not full.completed_per_s:
-        raise ValueError(f"no generation ended in {settings.capacity_s} s: {dict(full.codes)}")
-    capacity = full.completed_per_s
-    points: list[dict[str, Any]] = [{"policy": REFERENCE, "capacity": True, **full.as_point()}]
-    summary = {"capacity_per_s": capacity, "capacity_tokens_per_s": full.tokens_per_s}
+    points: list[dict[str, Any]] = []
+    capacities: list[GenerationResult] = []
     results: dict[tuple[str, float], list[GenerationResult]] = {}
-    for policy, load, seed in _runs(settings):
-        # A worker of its own for each run: a backlog is no other run's business.
-        with _worker(settings, policy, repository, directory / f"{policy}-{load:g}-{seed}") as (
-            target,
-            _,
-        ):
-            rate = load * capacity
-            plan = replace(
-                base,
-                target=target,
-                in_flight=0,
-                rate_per_s=rate,
-                seconds=settings.seconds,
-                seed=seed,
-            )
-            result = _run(plan, f"{policy} at {load:g} x capacity", notify)
-        results.setdefault((policy, load), []).append(result)
-        point = {"policy": policy, "load_factor": load, "rate_per_s": rate, "seed": seed}
-        points.append(point | result.as_point())
+    for load, seed, policies in _rounds(settings):
+        place = {"load_factor": load, "seed": seed}
+        full = _capacity(
+            settings, base, repository, directory / f"capacity-{load:g}-{seed}", notify
+        )
+        capacities.append(full)
+        points.append({"policy": REFERENCE, "capacity": True} | place | full.as_point())
+        rate = load * full.completed_per_s
+        for policy in policies:
+            # A worker of its own for each run: a backlog is no other run's business.
+            own = directory / f"{policy}-{load:g}-{seed}"
+            with _worker(settings, policy, repository, own) as (target, _):
+                plan = replace(base, target=target, in_flight=0, rate_per_s=rate, seed=seed)
+                result = _run(plan, f"{policy} at {load:g} x capacity", notify)
+            results.setdefault((policy, load), []).append(result)
+            offered = result.offered / (full.completed_per_s * settings.seconds)
+            point = {"policy": policy, **place, "rate_per_s": rate, "offered_load": offered}
+            points.append(point | result.as_point())
+    summary = _capacity_figures(capacities)
     for (policy, load), found in results.items():
-        summary |= _figures(f"{policy}@{load:g}", found, results.get((OURS, load), ()))
+        key = f"{policy}@{load:g}"
+        summary |= _figures(key, found, results.get((OURS, load), ()))
+        summary[f"{key}.offered_load"] = fmean(
+            point["offered_load"]
+            for point in points
+            if point["policy"] == policy and point["load_factor"] == load and "rate_per_s" in point
+        )
     summary |= _serial_ratio(settings, results)
     if settings.prefix is not None:
         with _worker(settings, OURS, repository, directory / "prefix") as (_, front):
@@ -124,17 +129,42 @@ def run_generation_sweep(
     )
 
 
-def _runs(settings: GenerationSweepSettings) -> Iterator[tuple[str, float, int]]:
-    """Policy, load and seed of every run: those that are compared one right after the other.
+def _rounds(settings: GenerationSweepSettings) -> Iterator[tuple[float, int, list[str]]]:
+    """Load, seed and policies of every round: those that are compared one right after the other.
 
     Who comes first changes, so that what drifts with time is on nobody's side.
     """
     policies = list(settings.policies)
     for load in settings.load_factors:
         for seed in range(1, settings.seeds + 1):
-            for policy in policies:
-                yield policy, load, seed
+            yield load, seed, list(policies)
             policies.reverse()
+
+
+def _capacity(
+    settings: GenerationSweepSettings,
+    base: GenerationPlan,
+    repository: Path,
+    directory: Path,
+    notify: Notify,
+) -> GenerationResult:
+    """What a standing backlog completes; ValueError when that is nothing."""
+    with _worker(settings, REFERENCE, repository, directory) as (target, _):
+        plan = replace(base, target=target, seconds=settings.capacity_s)
+        full = _run(plan, f"capacity under {REFERENCE}", notify)
+    if not full.completed_per_s:
+        raise ValueError(f"no generation ended in {settings.capacity_s} s: {dict(full.codes)}")
+    return full
+
+
+def _capacity_figures(found: Sequence[GenerationResult]) -> dict[str, float]:
+    rates = [result.completed_per_s for result in found]
+    return {
+        "capacity_per_s": fmean(rates),
+        "capacity_low_per_s": min(rates),
+        "capacity_high_per_s": max(rates),
+        "capacity_tokens_per_s": fmean(result.tokens_per_s for result in found),
+    }
 
 
 @contextmanager

@@ -24,8 +24,8 @@ def generation(
     ),
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of each run.")] = 40.0,
     capacity_seconds: Annotated[
-        float, typer.Option(min=1.0, help="Time the capacity is measured for.")
-    ] = 30.0,
+        float, typer.Option(min=1.0, help="Time it is measured for, before each load and seed.")
+    ] = 20.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the decode worker.")] = 2,
     first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
     token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,

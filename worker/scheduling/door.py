@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.scheduling.admission import NO_RANKS, due_ns, expected_more, fits_token_targets
+from worker.scheduling.admission import (
+    NO_RANKS,
+    due_ns,
+    expected_more,
+    fits_token_targets,
+    slack_ns,
+)
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
 from worker.scheduling.records import State
@@ -16,6 +22,32 @@ _JOINING = 0.5
 # Room to spare, in its own prompt's time: errors grow with what is computed, and where there is
 # little room for whatever comes next, a long prompt takes the place of several short ones.
 _MARGIN = 0.25
+# How long nothing may run after a refusal before costs are doubted, and the part of them at which
+# somebody must be in time to be let in to try.
+_DOUBT_NS = 1_000_000_000
+_DOUBTED_COST = 0.25
+
+
+class Doubt:
+    """Whether costs by which an idle worker refuses still hold.
+
+    A warm-up beside other work takes steps for far dearer than they are, and what never runs is
+    never learnt: a second after the first refusal one newcomer is let in to try.
+    """
+
+    def __init__(self) -> None:
+        self._refused_ns = -1
+
+    def settle(self) -> None:
+        """A step was completed: its cost is known."""
+        self._refused_ns = -1
+
+    def lets_in(self, newcomer: DecodeSequence, now_ns: int, token_ns: float) -> bool:
+        """Whether one that an idle worker would refuse may try."""
+        if self._refused_ns < 0:
+            self._refused_ns = now_ns
+        doubted = now_ns - self._refused_ns >= _DOUBT_NS
+        return doubted and slack_ns(newcomer, now_ns, _DOUBTED_COST * token_ns) > 0.0
 
 
 def late_ns(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from worker.scheduling.admission import fits_token_targets, queue_order, slack_ns
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
-from worker.scheduling.door import drain_ns, late_ns
+from worker.scheduling.door import Doubt, drain_ns, late_ns
 from worker.scheduling.fairness import AccountClocks
 from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
@@ -78,6 +78,7 @@ class DecodeScheduler:
         self._ratio = 1.0
         self._generated = 0
         self._shed = 0
+        self._doubt = Doubt()
         self._measures = SequenceMeasures()
 
     # --- from outside, at any time -----------------------------------------------------
@@ -105,7 +106,13 @@ class DecodeScheduler:
         if len(self._homes.waiting) >= self.settings.max_waiting:
             raise Refused(Reason.QUEUE_FULL, self._drain_ns())
         if self.policy.by_targets and arrival.first_token_target_ns:
-            self._check_first_token(newcomer, now_ns)
+            try:
+                self._check_first_token(newcomer, now_ns)
+            except Refused:
+                idle = not (self._homes.resident or self._homes.waiting)
+                if not (idle and self._doubt.lets_in(newcomer, now_ns, self.cost.token_ns)):
+                    raise
+                newcomer.tries = True
         self._arrivals += 1
         self._homes.enter(newcomer)
 
@@ -188,6 +195,7 @@ class DecodeScheduler:
         if any(s not in tokens and not self._homes.resident[s].cancelled for s in missing):
             raise ValueError("a sequence with logits has no token")
         self._running = None
+        self._doubt.settle()
         self._homes.hold(now_ns)
         self.cost.learn(load_of(step.parts), now_ns - self._running_since_ns)
         self._measures.ran(step, took_ns)
@@ -327,7 +335,7 @@ class DecodeScheduler:
         late = [
             s
             for s in self._homes.waiting.values()
-            if not s.generated and slack_ns(s, now_ns, token_ns) < step_ns
+            if not (s.generated or s.tries) and slack_ns(s, now_ns, token_ns) < step_ns
         ]
         retry_ns = self._drain_ns() if late else 0
         self._shed += len(late)

@@ -44,6 +44,8 @@ class DecodeSequence:
         # Whether the prefix cache takes no more of its blocks.
         self.uncached = False
         self.preemptions = 0
+        # Whether it was taken to learn what steps cost, though it would be late by what is known.
+        self.tries = False
         self._accounted_ns = arrival.arrived_ns
 
     @property

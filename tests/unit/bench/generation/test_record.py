@@ -79,6 +79,20 @@ def test_one_seed_one_schedule_inside_the_ranges() -> None:
     assert len(one.due_ns) == len(one.answer_tokens)
 
 
+def test_any_stretch_of_a_closed_loop_asks_as_much_as_another() -> None:
+    plan = GenerationPlan(target="t", model="m", vocabulary=1000, in_flight=16)
+    drawn, again = draw_generations(plan), draw_generations(plan)
+    assert not len(drawn.due_ns) and np.array_equal(drawn.answer_tokens, again.answer_tokens)
+    for lengths, (low, high) in (
+        (drawn.prompt_tokens, plan.prompt_tokens),
+        (drawn.answer_tokens, plan.answer_tokens),
+    ):
+        stretches = lengths.reshape(-1, 16)
+        assert np.allclose(stretches.mean(axis=1), (low + high) / 2, atol=0.5)
+        assert low <= lengths.min() and lengths.max() <= high
+        assert not np.array_equal(stretches[0], stretches[1])
+
+
 def test_prompts_differ_from_their_first_tokens_on() -> None:
     first = prompt_ids(1, 0, 64, 49152)
     assert first == prompt_ids(1, 0, 64, 49152) and first[:16] != prompt_ids(1, 1, 64, 49152)[:16]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.worker.scheduling.arena import MS, World, arrival
 from worker.scheduling.admission import queue_order
+from worker.scheduling.cost import StepCost, load_of
 from worker.scheduling.invariants import violations
 from worker.scheduling.pace import Beat, Pace
 from worker.scheduling.policies import SLO
@@ -55,6 +56,66 @@ def test_what_can_never_be_in_time_is_not_told_to_come_again() -> None:
     world.submit(arrival(2, prompt=400))
     world.drain()
     assert len(world.ended) == 1
+
+
+def _dear_profile(target_ms: int) -> World:
+    """A worker whose warm-up took steps for ten times what they cost; the first call is refused."""
+    world = World(cost=StepCost(66_000, 15_000, 11_500, 20))
+    with pytest.raises(Refused):
+        world.submit(arrival(0, prompt=100, first_token_target_ns=target_ms * MS))
+    return world
+
+
+def _run(world: World, divisor: int) -> None:
+    """Runs everything, each step in a part of what is predicted by the profile."""
+    while (step := world.plan()) is not None:
+        if not step.parts:
+            continue
+        nominal = world.scheduler.cost.cost
+        load = load_of(step.parts)
+        took = int(nominal.prefill_ns(load) + nominal.decode_ns(load)) // divisor
+        world.now_ns += took
+        tokens = {part.sequence_id: 1 for part in step.parts if part.wants_logits}
+        world.ended += world.scheduler.completed(step, tokens, world.now_ns, took)
+
+
+def test_an_idle_worker_that_refuses_lets_one_try_and_learns_from_it() -> None:
+    world = _dear_profile(1000)
+    for number in range(1, 8):
+        world.now_ns += 1000 * MS
+        newcomer = arrival(
+            number,
+            prompt=100,
+            max_new_tokens=100,
+            arrived_ns=world.now_ns,
+            first_token_target_ns=1000 * MS,
+        )
+        world.submit(newcomer)
+        _run(world, 10)
+    assert [e.reason for e in world.ended] == [Reason.LENGTH] * 7
+    # What was learnt holds without waiting for another doubt.
+    world.submit(arrival(8, prompt=100, arrived_ns=world.now_ns, first_token_target_ns=1000 * MS))
+    world.submit(arrival(9, prompt=30, arrived_ns=world.now_ns, first_token_target_ns=1000 * MS))
+
+
+def test_nobody_tries_what_cannot_be_in_time_or_too_soon_or_beside_others() -> None:
+    world = _dear_profile(300)
+    world.now_ns += 999 * MS
+    late = {"prompt": 100, "first_token_target_ns": 1000 * MS}
+    with pytest.raises(Refused):
+        world.submit(arrival(1, arrived_ns=world.now_ns, **late))
+    world.now_ns += 1000 * MS
+    with pytest.raises(Refused):
+        world.submit(
+            arrival(2, prompt=100, arrived_ns=world.now_ns, first_token_target_ns=300 * MS)
+        )
+    world.submit(arrival(3, arrived_ns=world.now_ns))
+    with pytest.raises(Refused):
+        world.submit(arrival(4, arrived_ns=world.now_ns, **late))
+    world.drain()
+    # A step was completed, so the next refusal begins the second anew.
+    with pytest.raises(Refused):
+        world.submit(arrival(5, arrived_ns=world.now_ns, **late))
 
 
 def test_who_is_due_first_is_admitted_first() -> None:
