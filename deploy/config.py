@@ -82,7 +82,7 @@ def _read_section(path: Path, section: str, places: dict[KeyPath, str]) -> dict[
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+        raise ConfigError(_not_yaml(path, error)) from None
     if document is None:
         # A file that was cut while it was written, and not the wish for defaults everywhere.
         raise ConfigError(f"{path}: is empty; a configuration has a section: {_listed(SECTIONS)}")
@@ -103,13 +103,24 @@ def _read_section(path: Path, section: str, places: dict[KeyPath, str]) -> dict[
     return values
 
 
+def _not_yaml(path: Path, error: yaml.YAMLError) -> str:
+    """What is wrong and in which line, as far as the reader knows."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        problem = f"{error.context or ''} {error.problem or ''}".strip()
+        return f"{path}:{error.problem_mark.line + 1}: is not valid YAML: {problem}"
+    return f"{path}: is not valid YAML: {error}"
+
+
 def _remember_places(
     node: yaml.Node | None, keys: KeyPath, path: Path, places: dict[KeyPath, str]
 ) -> None:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             name = (*keys, str(key.value))
-            places[name] = f"{path}:{key.start_mark.line + 1}: {'.'.join(name)}"
+            place = f"{path}:{key.start_mark.line + 1}: {'.'.join(name)}"
+            if name in places:
+                raise ConfigError(f"{place}: is there twice, first at {places[name]}")
+            places[name] = place
             _remember_places(value, name, path, places)
 
 
@@ -227,5 +238,6 @@ def _explain(error: ValidationError, section: str, places: Mapping[KeyPath, str]
         # Of a fault between keys the input is the whole section.
         whole = fault["type"] == "missing" or isinstance(fault["input"], Mapping)
         came = "" if whole else f", got {fault['input']!r:.80}"
-        lines.append(f"{place}: {fault['msg']}{came}")
+        message = fault["msg"].removeprefix("Value error, ")
+        lines.append(f"{place}: {message}{came}")
     return "\n".join(lines)

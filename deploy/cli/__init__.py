@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -76,6 +77,20 @@ app.command("demo")(demo)
 app.command("drill")(drill)
 app.command("sim")(sim)
 app.add_typer(bench_app, name="bench")
+
+
+def _flow(commands: typer.Typer) -> None:
+    """Let help flow with the reader's window: line breaks within a paragraph are the source's."""
+    for command in commands.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+        command.help = "\n\n".join(paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
+
+
+_flow(app)
 
 
 def main() -> None:

@@ -10,9 +10,7 @@ from rich.text import Text
 
 from worker.models.calibration import Escalation
 from worker.models.manifest import Manifest
-from worker.models.populations import CLEAR_SUFFIX
-
-_COMMAND = "orchid models evaluate"
+from worker.models.populations import CLEAR_SUFFIX, RATED_LABELS
 
 
 def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
@@ -22,10 +20,17 @@ def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
     if any(variant.calibrations for variant in manifest.variants):
         yield _table(manifest)
     else:
-        yield Text(f"cascades off: confidence is not measured; `{_COMMAND} {manifest.name}` does")
+        yield Text(f"cascades off: confidence is not measured; `{_measured_by(manifest)}` does")
         return
     if lines := cascades_off(manifest):
         yield Text("\n".join(lines))
+
+
+def _measured_by(manifest: Manifest) -> str:
+    """The command for this model: the rated sets have labels of their own."""
+    if manifest.labels == RATED_LABELS:
+        return f"orchid models evaluate {manifest.name}"
+    return f"orchid profile {manifest.name} --calibrate FILE"
 
 
 def cascades_off(manifest: Manifest) -> list[str]:

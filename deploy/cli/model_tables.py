@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.cli.confidence_tables import confidence_tables
+from worker.models.dataset import POPULATION
 from worker.models.manifest import GENERATION, Fault, FileRef, Manifest
 from worker.models.repository import Listing, resident_bytes
 
@@ -85,7 +86,8 @@ def build_table(report: BuildReport) -> Group:
         lines.append(
             Text(
                 f"without evidence, so never routed to: {', '.join(unmeasured)}; "
-                f"`orchid models evaluate {report.manifest.name}` measures them"
+                f"`orchid models evaluate {report.manifest.name} --population {POPULATION}` "
+                "measures them"
             )
         )
     parts: list[RenderableType] = []

@@ -85,7 +85,8 @@ def warn(message: str) -> None:
     """Prints to stderr what is wrong but ends nothing."""
     from rich.console import Console
 
-    Console(stderr=True).print(f"[bold yellow]warning:[/] {_escape(message)}", highlight=False)
+    text = f"[bold yellow]warning:[/] {_escape(message)}"
+    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def fail(message: str, remedy: str = "") -> NoReturn:
@@ -93,9 +94,10 @@ def fail(message: str, remedy: str = "") -> NoReturn:
     from rich.console import Console
 
     console = Console(stderr=True)
-    console.print(f"[bold red]error:[/] {_escape(message)}", highlight=False)
+    # Lines stay whole, as programs and `grep` want them; a terminal wraps by itself.
+    console.print(f"[bold red]error:[/] {_escape(message)}", highlight=False, soft_wrap=True)
     if remedy:
-        console.print(f"[bold]remedy:[/] {_escape(remedy)}", highlight=False)
+        console.print(f"[bold]remedy:[/] {_escape(remedy)}", highlight=False, soft_wrap=True)
     raise typer.Exit(1)
 
 

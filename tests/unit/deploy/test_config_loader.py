@@ -115,12 +115,17 @@ def test_overrides_win_over_everything() -> None:
         ),
         ("controlplane: 3\n", r"orchid.yaml:1: controlplane: expected keys and values, got 3"),
         ("[1]\n", r"expected sections controlplane, decode, worker"),
-        ("a: [\n", r"is not valid YAML"),
+        ("a: [\n", r"orchid.yaml:2: is not valid YAML: while parsing a flow node"),
+        ("controlplane:\n\tpolicy: x\n", r"orchid.yaml:2: is not valid YAML: .*character '.t'"),
+        (
+            "controlplane:\n  policy: orchid\n  queue: {}\n  policy: cheap\n",
+            r"orchid.yaml:4: controlplane.policy: is there twice, first at .*orchid.yaml:2: ",
+        ),
         # Cut while it was written, perhaps; whose defaults would be in force is nobody's wish.
         ("", r"orchid.yaml: is empty; a configuration has a section: controlplane, decode"),
         ("# nothing but a word\n", r"orchid.yaml: is empty"),
         ("controlplane: &a {queue: *a}\n", r"a mapping contains itself"),
-        ("controlplane: {policy: fast}\n", r"policy must be orchid or cheap"),
+        ("controlplane: {policy: fast}\n", r"^controlplane: policy must be orchid or cheap"),
     ],
 )
 def test_a_fault_in_the_file_is_placed_and_explained(
