@@ -179,7 +179,8 @@ class ControlPlaneConfig:
     upgrades stop, at moderate load (it is larger with much room and smaller near
     capacity); `confidence_z` the standard deviations kept free at dispatch (1.645
     is P(on time) >= 0.95); `prefetch` the most batches a worker may hold besides the
-    running one; `max_batch` the most requests in one run. A variant whose measured quality is
+    running one; `max_batch` the most requests in one run. Requests that come fast on one stream
+    wait up to `stream_gather_ms` for those behind them. A variant whose measured quality is
     within `quality_resolution` of a faster one's is not routed to. `default_deadline_ms` is for
     requests that bring no deadline; where it is 0 too, `deadline_cap_ms` holds.
     `response_reserve_ms` of every deadline are left to the answer's way to its caller.
@@ -204,6 +205,7 @@ class ControlPlaneConfig:
     confidence_z: float = 1.645
     prefetch: int = 1
     max_batch: int = 16
+    stream_gather_ms: int = 3
     quality_resolution: float = 0.002
     default_deadline_ms: int = 0
     deadline_cap_ms: int = 10_000
@@ -254,6 +256,7 @@ class ControlPlaneConfig:
         at_least = {
             "prefetch": (self.prefetch, 0),
             "max_batch": (self.max_batch, 1),
+            "stream_gather_ms": (self.stream_gather_ms, 0),
             "default_deadline_ms": (self.default_deadline_ms, 0),
             "deadline_cap_ms": (self.deadline_cap_ms, 1),
             "default_generation_deadline_ms": (self.default_generation_deadline_ms, 1),

@@ -66,6 +66,8 @@ class Intake:
         self._queue = queue
         self._tokenizing = tokenizing
         self.telemetry = telemetry if telemetry is not None and telemetry.recording else None
+        # How long messages of a stream may wait for each other.
+        self.gather_ns = config.stream_gather_ms * 1_000_000
         self.now_ns = queue.now_ns
         self.submit = queue.submit
         self.attend = queue.attend

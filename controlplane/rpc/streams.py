@@ -2,7 +2,7 @@
 
 A message costs no task and no future of its own: the reader submits it, its end puts the
 answer into an outbox, and one writer empties that. Only texts that need a tokenizer
-thread take a task.
+thread take a task. Messages that come fast are submitted in bunches (`Gathering`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from controlplane import ends
 from controlplane.errors import ControlPlaneError, InvalidRequest, Unavailable
 from controlplane.policy.records import Answer, Request
 from controlplane.rpc.asks import Ask
+from controlplane.rpc.gathering import MOST_GATHERED, Gathering
 from controlplane.rpc.intake import Intake
 from controlplane.rpc.services import Context, log_fault
 from controlplane.rpc.status import Status, status_of
@@ -81,6 +82,10 @@ class Stream(Generic[Extra]):
         self._outbox: deque[Any] = deque()
         self._leaving: CallTrace | None = None
         self._outstanding = 0
+        self._gathering = Gathering(intake.gather_ns)
+        # Messages that wait for those behind them, each with the time it came.
+        self._held: list[tuple[Any, int]] = []
+        self._due: asyncio.TimerHandle | None = None
         self._calls: set[_Call[Extra]] = set()
         self._reading = True
         self._draining = False
@@ -102,11 +107,15 @@ class Stream(Generic[Extra]):
             except asyncio.CancelledError:
                 if not self._draining or self._task is None or self._task.uncancel() > 0:
                     raise
+            if not writer.done():
+                self._release()
             self._reading = False
             _wake(self._writer_waits)
             lost = await writer
         finally:
             writer.cancel()
+            if self._due is not None:
+                self._due.cancel()
             for call in tuple(self._calls):
                 call.abandon()
             self._end_unsaid()
@@ -124,7 +133,7 @@ class Stream(Generic[Extra]):
 
     async def _read(self, writer: asyncio.Task[bool]) -> None:
         while (message := await self._context.read()) is not grpc.aio.EOF:
-            self._accept(message)
+            self._receive(message)
             if self._outstanding >= self._max_outstanding:
                 self._reader_waits = self._loop.create_future()
                 await asyncio.wait(
@@ -133,9 +142,35 @@ class Stream(Generic[Extra]):
             if writer.done():
                 return
 
-    def _accept(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
+        """Submit a message, now or with those that come behind it."""
         self._outstanding += 1
-        call = _Call(self, self._intake.now_ns())
+        now = self._intake.now_ns()
+        gathering, held = self._gathering, self._held
+        gathering.came(now)
+        if held:
+            held.append((message, now))
+            if len(held) >= MOST_GATHERED:
+                self._release()
+        elif wait_ns := gathering.wait_ns():
+            held.append((message, now))
+            self._due = self._loop.call_later(wait_ns / 1e9, self._release)
+        else:
+            self._accept(message, now, now)
+
+    def _release(self) -> None:
+        """Submit what was held."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        held, self._held = self._held, []
+        now = self._intake.now_ns()
+        for message, at_ns in held:
+            self._accept(message, at_ns, now)
+
+    def _accept(self, message: Any, at_ns: int, now_ns: int) -> None:
+        """Submit a message that came at `at_ns`."""
+        call = _Call(self, at_ns)
         telemetry = self._intake.telemetry
         if telemetry is not None:
             call.trace = telemetry.inside(REQUEST, self._trace, call.at_ns)
@@ -147,7 +182,12 @@ class Stream(Generic[Extra]):
             call.id = self._dialect.identify(message)
             ask, call.extra = self._dialect.open(message)
             call.ask = ask
-            deadline = self._intake.deadline_ns(ask, call.at_ns, self._context.time_remaining())
+            remaining = self._context.time_remaining()
+            if remaining is not None:
+                # It runs from the message's time, as the request's own deadline does.
+                remaining += (now_ns - at_ns) / 1e9
+            deadline = self._intake.deadline_ns(ask, at_ns, remaining)
+            self._gathering.accepted(deadline - at_ns)
             self._calls.add(call)
             request = self._intake.request_now(ask, call.at_ns, deadline, call.trace)
             if request is None:

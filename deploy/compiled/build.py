@@ -48,6 +48,7 @@ PACKAGES = {
         "rpc/asks.py",
         "rpc/catalogue.py",
         "rpc/convert.py",
+        "rpc/gathering.py",
         "rpc/intake.py",
         "rpc/local_stream.py",
         "rpc/oip.py",
