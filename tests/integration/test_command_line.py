@@ -17,7 +17,9 @@ from deploy.state import StateDirectory
 from tests.integration.support import wait_for
 
 
-def orchid(*arguments: str, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
+def orchid(
+    *arguments: str, cwd: Path, timeout_s: float = 150.0
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "deploy.cli", *arguments],
         cwd=cwd,

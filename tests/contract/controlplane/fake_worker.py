@@ -191,8 +191,8 @@ async def serving(worker: FakeWorker) -> AsyncIterator[str]:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait, at most ten seconds, until a condition holds; fails naming it."""
-    for _ in range(2000):
+    """Wait, at most a minute, until a condition holds; fails naming it."""
+    for _ in range(12_000):
         if condition():
             return
         await asyncio.sleep(0.005)

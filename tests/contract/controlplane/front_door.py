@@ -242,7 +242,7 @@ class MemoryQueue:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait, for a bounded time, until `condition` holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

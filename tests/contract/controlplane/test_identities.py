@@ -145,7 +145,7 @@ async def test_a_stream_tells_of_each_message_that_names_another_tenant(door: Do
         request.request_id = tenant or "none"
         await stream.write(request)
     await stream.done_writing()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answers = [answer async for answer in stream]
     refused = [a.error.code for a in answers if a.HasField("error")]
     assert refused == [CODE.PERMISSION_DENIED.value[0]] and len(answers) == 3
@@ -175,7 +175,7 @@ async def test_probes_need_no_secret_and_reflection_does(door: Door) -> None:
     refused = reflection.ServerReflectionInfo(iter([wanted]))
     assert await refused.code() is CODE.UNAUTHENTICATED
     told = reflection.ServerReflectionInfo(iter([wanted]), metadata=bearer(SHOP))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         names = [s.name async for r in told for s in r.list_services_response.service]
     assert "orchid.v1.Inference" in names
 
@@ -225,7 +225,7 @@ async def test_streams_end_once_their_identity_is_revoked_and_others_go_on(
             (stub(door).ModelStreamInfer(metadata=bearer(SHOP)), text_request("good")),
         ]
         gateway = native(door).StreamInfer(metadata=bearer(GATEWAY))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for stream, message in (*streams, (gateway, asked("any"))):
                 await stream.write(message)
                 assert await stream.read() is not grpc.aio.EOF

@@ -209,7 +209,7 @@ async def test_streamed_answers_and_faults() -> None:
         await call.write(text("good", request_id="a"))
         await call.write(InferRequest(model="nope", request_id="b"))
         await call.write(tokens([3, 4], request_id="c"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             got = {m.request_id: m for m in [await call.read() for _ in range(3)]}
             door.queue.refuse = Refused("full", 70)
             await call.write(text("good", request_id="d"))

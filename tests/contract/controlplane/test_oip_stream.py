@@ -24,7 +24,7 @@ Response = oip_pb2.ModelStreamInferResponse
 
 async def answers(call: Any, count: int) -> dict[str, Response]:
     """The next `count` messages by the id they carry."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         messages = [await call.read() for _ in range(count)]
     return {message.infer_response.id: message for message in messages}
 
@@ -198,7 +198,7 @@ async def test_counters_count_streamed_requests() -> None:
         for _ in range(3):
             await call.write(text_request("good", "bad"))
         await call.write(text_request("good", minimum_quality=7.0))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for _ in range(4):
                 await call.read()
         await call.done_writing()
@@ -222,7 +222,7 @@ async def test_stopping_answers_what_is_in_flight_and_ends_the_stream() -> None:
         await busy.write(ids_request([[3, 4]], request_id="a"))
         await door.queue.until(lambda: len(door.queue.requests) == 2)
         stopping = asyncio.create_task(door.server.stop(30))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await idle.code() is grpc.StatusCode.UNAVAILABLE
             door.queue.release(door.queue.requests[1].id)
             assert set(await answers(busy, 1)) == {"a"}

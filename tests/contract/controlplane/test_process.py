@@ -22,7 +22,7 @@ async def test_it_serves_until_it_is_told_to_stop() -> None:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     running = asyncio.create_task(run(CONFIG, ready=address.set_result, stop=stop))
-    async with asyncio.timeout(30), grpc.aio.insecure_channel(await address) as channel:
+    async with asyncio.timeout(60), grpc.aio.insecure_channel(await address) as channel:
         oip = oip_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert (await oip.ServerLive(oip_pb2.ServerLiveRequest())).live
         assert not (await oip.ServerReady(oip_pb2.ServerReadyRequest())).ready
@@ -37,7 +37,7 @@ async def test_an_address_in_use_ends_the_start() -> None:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     running = asyncio.create_task(run(CONFIG, ready=address.set_result, stop=stop))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         taken = await address
         with pytest.raises(OSError, match=taken):
             await run(ControlPlaneConfig(listen=taken), stop=stop)
@@ -53,7 +53,7 @@ async def test_http_is_served_where_it_is_asked_for() -> None:
     running = asyncio.create_task(
         run(config, ready=lambda _: ready.set(), http_ready=addresses.append, stop=stop)
     )
-    async with asyncio.timeout(30), httpx2.AsyncClient() as client:
+    async with asyncio.timeout(60), httpx2.AsyncClient() as client:
         await ready.wait()
         response = await client.get(f"http://{addresses[0]}/health")
         assert (response.status_code, response.json()["models"]) == (503, {})
@@ -71,7 +71,7 @@ async def test_the_status_page_is_served_where_it_is_asked_for() -> None:
     running = asyncio.create_task(
         run(config, ready=lambda _: ready.set(), page_ready=addresses.append, stop=stop)
     )
-    async with asyncio.timeout(30), httpx2.AsyncClient() as client:
+    async with asyncio.timeout(60), httpx2.AsyncClient() as client:
         await ready.wait()
         url = addresses[0]
         shown = (await client.get(f"{url}/status.json")).json()

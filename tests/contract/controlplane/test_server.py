@@ -92,7 +92,7 @@ async def test_health_is_per_model() -> None:
 async def test_health_watch_tells_every_change() -> None:
     async with front_door(models=[]) as door:
         call = health(door).Watch(health_pb2.HealthCheckRequest(service=MODEL))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             seen = [(await call.read()).status]
             door.serve([text_model(state=ModelState.WARMING)])
             seen.append((await call.read()).status)
@@ -109,7 +109,7 @@ async def reflected(door: Door, **request: Any) -> reflection_pb2.ServerReflecti
     client: Any = reflection_pb2_grpc.ServerReflectionStub(door.channel)
     asked = reflection_pb2.ServerReflectionRequest(**request)
     call = client.ServerReflectionInfo(iter([asked]))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await call.read()
 
 

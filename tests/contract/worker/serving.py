@@ -20,7 +20,8 @@ from worker.app import WorkerApp
 from worker.config import WorkerConfig
 from worker.services import EncoderService
 
-PATIENCE_S = 20.0
+# A machine that many share may be slow: only what hangs shall take so long.
+PATIENCE_S = 60.0
 MINUTE_US = 60_000_000
 QUICK = WorkerConfig(worker_id="under-test", warm_budget_ms=1)
 

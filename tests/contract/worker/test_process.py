@@ -51,7 +51,7 @@ async def process(
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "Drain"])
 async def test_it_ends_cleanly_with_a_stream_open(repository: Path, how: str) -> None:
-    async with process(repository) as worker, asyncio.timeout(3 * PATIENCE_S):
+    async with process(repository) as worker, asyncio.timeout(2 * PATIENCE_S):
         assert worker.stdout is not None and worker.stderr is not None
         address = (await worker.stdout.readline()).decode().strip()
         async with grpc.aio.insecure_channel(address) as channel:

@@ -37,7 +37,7 @@ from worker.scheduling.cost import StepCost
 from worker.scheduling.records import SchedulingSettings
 from worker.scheduling.scheduler import DecodeScheduler
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TOKENIZER = tiny_generator_tokenizer()
 SIZE = TOKENIZER.get_vocab_size()
 CONTEXT = 4096
