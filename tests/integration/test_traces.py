@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from deploy.traces.tree import Trace
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 from protos.tracing.export import Destinations, open_sink
 from tests.integration.collector import Collector, collecting
-from tests.integration.support import PATIENT
+from tests.integration.support import PATIENT, wait_for
 from worker.models.synthetic import build_synthetic
 from worker.models.synthetic_generator import build_tiny_generator
 
@@ -162,10 +163,14 @@ def test_a_generation_is_accounted_for_across_three_processes(traced: Traced) ->
 def test_the_files_hold_what_the_collector_got(traced: Traced) -> None:
     trace = infer(traced)
     kept = traced.directory / "kept"
-    names = {"controlplane.jsonl": "orchid.request", "worker-0.jsonl": "worker.run"}
-    for file, name in names.items():
-        wanted = only(trace, name)
-        assert wanted.span_id in (kept / file).read_text()
+    for process, name in (("controlplane", "orchid.request"), ("worker-0", "worker.run")):
+        path, wanted = kept / f"{process}.jsonl", only(trace, name).span_id
+        # Each process writes from a thread of its own.
+        wait_for(partial(is_in, path, wanted), f"{name} in {path.name}")
+
+
+def is_in(path: Path, span_id: str) -> bool:
+    return span_id in path.read_text()
 
 
 async def test_requests_of_one_stream_are_one_trace(traced: Traced) -> None:
