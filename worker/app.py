@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _STOP_GRACE_S = 1.0
 
 # The memory ledger is read so often, and no sooner again when models change.
-_MEMORY_S = 10.0
+_MEMORY_S = 60.0
 _MEMORY_AGAIN_S = 1.0
 
 # Threads that wait busily stop after two milliseconds without work: long enough from one step to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +16,11 @@ from worker.prepared import source_of
 _ROLLUP = Path("/proc/self/smaps_rollup")
 _SMAPS = Path("/proc/self/smaps")
 _STATM = Path("/proc/self/statm")
-_HEX = "0123456789abcdef"
+# A mapped file of `smaps` and what it counts for: a worker has tens of thousands of lines there.
+_MAPPED = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+ +(/[^\n]*)\n(?:[A-Z][^\n]*\n)*?Pss: +(\d+) kB",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +67,24 @@ def mapped_weights(repository: Path, cache: Path, smaps: Path = _SMAPS) -> Mappi
     below `repository` belong to their model's folder. Empty where the kernel does not tell.
     """
     prepared, sources = f"{cache.resolve()}/", f"{repository.resolve()}/"
-    found: dict[str, int] = {}
-    owner = ""
     try:
-        with smaps.open() as lines:
-            for line in lines:
-                if line[0] in _HEX:
-                    place = line.find("/")
-                    path = line[place:].rstrip("\n") if place >= 0 else ""
-                    if path.startswith(prepared):
-                        owner = _prepared_from(Path(path).parent, repository)
-                    else:
-                        owner = path[len(sources) :].partition("/")[0]
-                        owner = owner if path.startswith(sources) else ""
-                elif owner and line.startswith("Pss:"):
-                    found[owner] = found.get(owner, 0) + int(line.split()[1]) * 1024
+        table = smaps.read_bytes()
     except OSError:
         return {}
+    by_path: dict[bytes, int] = {}
+    for mapping in _MAPPED.finditer(table):
+        path, kilobytes = mapping.groups()
+        by_path[path] = by_path.get(path, 0) + int(kilobytes) * 1024
+    found: dict[str, int] = {}
+    for raw, size in by_path.items():
+        name = os.fsdecode(raw)
+        if name.startswith(prepared):
+            owner = _prepared_from(Path(name).parent, repository)
+        elif name.startswith(sources):
+            owner = name[len(sources) :].partition("/")[0]
+        else:
+            continue
+        found[owner] = found.get(owner, 0) + size
     return found
 
 
