@@ -156,6 +156,7 @@ class GeneratorView:
     lanes: tuple[LaneView, ...]
     outcomes: Mapping[str, int]
     overload: OverloadView = NO_OVERLOAD
+    cohorts: tuple[CohortView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +344,7 @@ def _generator(message: fleet_pb2.GeneratorStatus) -> GeneratorView:
         lanes=tuple(_lane(lane) for lane in message.lanes),
         outcomes=dict(message.outcomes),
         overload=overload_view(message.overload),
+        cohorts=cohort_views(message.cohorts),
     )
 
 

@@ -69,13 +69,23 @@ class DecodeLane:
         return int(self._settings.first_token_ms * 1e6)
 
     def ask(self, tenant: str, load: float, seconds: float, seed: int, begin: Begin) -> list[Seen]:
-        """A tenant's generations, Poisson; see `Lane`."""
+        """A tenant's own generations, Poisson; see `Lane`."""
+        return self._ask(tenant, tenant, load, seconds, seed, begin)
+
+    def flood(self, tenant: str, seconds: float, seed: int, begin: Begin) -> list[Seen]:
+        """Short answers of either: who asks for long ones is refused more often in any turn."""
+        return self._ask(tenant, STEADY, self._settings.times, seconds, seed, begin)
+
+    def _ask(
+        self, tenant: str, kind: str, load: float, seconds: float, seed: int, begin: Begin
+    ) -> list[Seen]:
         settings = self._settings
         share = settings.reserved if tenant == STEADY else 1.0 - settings.reserved
         plan = replace(
-            self._plans[tenant],
+            self._plans[kind],
+            tenant=tenant,
             in_flight=0,
-            rate_per_s=load * share * self.capacity[tenant],
+            rate_per_s=load * share * self.capacity[kind],
             seconds=seconds,
             warmup_s=0.0,
             first_token_ms=settings.first_token_ms,

@@ -84,6 +84,22 @@ class DriftWatch:
             self._served.append((one, other))
 
 
+def served_ratio(records: Path, since_us: int, shares: dict[str, float]) -> float:
+    """CPU time that workers spent on the steady tenant over its share, by the other one's.
+
+    Of generations that began since a moment; 0 when one of them had none.
+    """
+    with reading(records) as database:
+        rows: Sequence[tuple[str, float]] = database.execute(
+            "SELECT tenant, sum(measured_prefill_us + measured_decode_us) FROM requests "
+            "WHERE at_us >= ? GROUP BY tenant",
+            (since_us,),
+        ).fetchall()
+    served = {tenant: float(work or 0.0) for tenant, work in rows}
+    steady, other = [served.get(name, 0.0) / shares[name] for name in (STEADY, OTHER)]
+    return steady / other if other else 0.0
+
+
 def _runs(records: Path, since_us: int) -> tuple[dict[str, float], dict[str, float]]:
     """By tenant the largest charge of a run in ms, and by how much one differed from it at most."""
     with reading(records) as database:

@@ -55,3 +55,6 @@ class Lane(Protocol):
 
         Blocks until all is over. Raises DriverError.
         """
+
+    def flood(self, tenant: str, seconds: float, seed: int, begin: Begin) -> list[Seen]:
+        """Has a tenant ask for the flood's part of its share, of the kind that both may ask for."""

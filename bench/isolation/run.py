@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.isolation.decode import decode_lane
 from bench.isolation.encoder import EncoderLane, encoder_lane
-from bench.isolation.fairness import DriftWatch
+from bench.isolation.fairness import DriftWatch, served_ratio
 from bench.isolation.lane import OTHER, STEADY, IsolationSettings, Lane
 from bench.isolation.seen import ALONE, FLOOD, PHASES, Seen, figures, point, summarise
 from bench.load.processes import CommonStart, soon
@@ -42,8 +42,8 @@ def run_isolation(
     """Plays every phase `rounds` times, in an order that turns round with each.
 
     Summary: that of `summarise`; `cpu_charged` and `tokens_charged`, what was charged over what the
-    workers measured; in the encoder lane `fair_*`, two floods at a time (`Drift`). Raises
-    ClusterError, DriverError, FleetError, or ValueError when nothing is answered.
+    workers measured; `fair_served_ratio` and in the encoder lane the rest of `Drift`, two floods at
+    a time. Raises ClusterError, DriverError, FleetError, or ValueError when nothing is answered.
     """
     host = host_facts()
     played: dict[str, list[list[Seen]]] = {phase: [] for phase in PHASES}
@@ -61,9 +61,8 @@ def run_isolation(
                         points.append({"round": number, "phase": phase, "tenant": tenant, **found})
         phases = {name: figures(each, lane.deadline_ns) for name, each in played.items()}
         summary = summarise(phases)
-        if isinstance(lane, EncoderLane):
-            notify("two floods at a time")
-            summary |= _fairness(lane, settings, base / "records.sqlite")
+        notify("two floods at a time")
+        summary |= _fairness(lane, settings, base / "records.sqlite")
         summary |= _charges(_settled(lane))
     return make_report(
         f"isolation-{settings.lane}",
@@ -95,10 +94,12 @@ def _fairness(lane: Lane, settings: IsolationSettings, records: Path) -> dict[st
     shares = {STEADY: settings.reserved * cores, OTHER: (1.0 - settings.reserved) * cores}
     start, since_us = CommonStart(2), time.time_ns() // 1000
     with DriftWatch(lane.cluster, shares) as watch, ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(lane.ask, OTHER, settings.times, settings.seconds, 2000, start)
-        lane.ask(STEADY, settings.times, settings.seconds, 1, start)
+        beside = pool.submit(lane.flood, OTHER, settings.seconds, 2000, start)
+        lane.flood(STEADY, settings.seconds, 1, start)
         beside.result()
     _settled(lane)
+    if not isinstance(lane, EncoderLane):
+        return {"fair_served_ratio": served_ratio(records, since_us, shares)}
     if not watch.looks:
         raise ValueError("both tenants were never seen waiting at the same time")
     drift = watch.drift(records, since_us, _BOUND_MS, settings.workers)

@@ -51,7 +51,8 @@ class Lane:
         self.guests: dict[int, Guest] = {}
         self.answered: Counter[tuple[str, str]] = Counter()
         self._sent: deque[_Sent] = deque()
-        self._corrections: dict[tuple[str, str], float] = {}
+        # By model, variant and account; that of no account is of everybody.
+        self._corrections: dict[tuple[str, str, str], float] = {}
 
     def load(self, model: str) -> DecodeLoad:
         """The last report of a model's arena; empty before the first."""
@@ -64,9 +65,12 @@ class Lane:
         """Generations of a model that are there now."""
         return sum(guest.model == model for guest in self.guests.values())
 
-    def correction(self, model: str, variant: str) -> float:
-        """What first tokens take over what the profile says."""
-        return self._corrections.get((model, variant), 1.0)
+    def correction(self, model: str, variant: str, account: str = "") -> float:
+        """What first tokens take over what the profile says, of everybody or of an account.
+
+        Each account learns from its own, as one that floods waits for itself.
+        """
+        return self._corrections.get((model, variant, account), 1.0)
 
     def route(self, model: str, context: int, variant: VariantInfo) -> Route:
         """The variant here, as the policy sees it; it must have its decode profile."""
@@ -102,11 +106,14 @@ class Lane:
                 self._sent.remove(sent)
                 return
 
-    def took(self, route: Route, prompt_tokens: int, token_ns: int, took_ns: int) -> None:
+    def took(
+        self, route: Route, prompt_tokens: int, token_ns: int, took_ns: int, account: str = ""
+    ) -> None:
         """A first token came `took_ns` after its prompt was sent here over `route`."""
-        key = route.load.model, route.variant
         nominal = first_token_ns(route._replace(correction=1.0), prompt_tokens, token_ns)
-        self._corrections[key] = corrected(self._corrections.get(key, 1.0), took_ns, nominal)
+        for who in {"", account}:
+            key = route.load.model, route.variant, who
+            self._corrections[key] = corrected(self._corrections.get(key, 1.0), took_ns, nominal)
 
     def reported(self, now_ns: int) -> None:
         """A report came: it counts what was sent well before it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from controlplane import ends
@@ -28,7 +29,15 @@ from controlplane.generation.records import (
 )
 from controlplane.generation.routing import Candidate, long_enough, refusal
 from controlplane.generation.work import DecodeCall, GenerationOrder, Placed, WorkerEvent
-from controlplane.policy.decode import Choice, Demand, choose, choose_late, fairly, rank
+from controlplane.policy.decode import (
+    Choice,
+    Demand,
+    Route,
+    choose,
+    choose_late,
+    fairly,
+    rank,
+)
 from controlplane.policy.decode_cost import unfinished_cost
 from controlplane.policy.records import Provenance, RequestClass
 from controlplane.telemetry.trace import CallTrace
@@ -48,7 +57,9 @@ class Plan:
 
     `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
     Workers let it share cached prefixes with others of its `prefix_scope` only, and serve it in
-    turn with other accounts than its own. It was planned on this
+    turn with other accounts than its own, by the accounts' `weights` and within `account_room` of
+    their steps; its work is foreseen to take `work_price` times what its lengths say. It was
+    planned on this
     level of the overload ladder; `cut` says that its answer was made shorter for that.
     """
 
@@ -67,6 +78,9 @@ class Plan:
     trace: CallTrace | None = None
     prefix_scope: str = ""
     account: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    work_price: float = 1.0
+    account_room: float = 1.0
     overload_level: int = 0
     cut: bool = False
 
@@ -231,7 +245,7 @@ class Generation:
             token_asked=bool(plan.ask.token_target_ns),
         )
         decide = choose_late if self.progress.lost else choose
-        routes = [fairly(each.route, plan.account, len(plan.prompt)) for each in found]
+        routes = [self._own(each) for each in found]
         choice = decide(routes, demand)
         self.progress.choice = choice
         if not choice.routes:
@@ -242,6 +256,15 @@ class Generation:
         candidate = found[first]._replace(route=routes[first])
         best = min([rank(each.route) for each in eligible])
         self._order(candidate, choice, now, approximation=rank(candidate.route) > best)
+
+    def _own(self, candidate: Candidate) -> Route:
+        """The route as its account finds it."""
+        plan, route = self.plan, candidate.route
+        if not plan.account:
+            return route
+        own = candidate.lane.correction(self.model, route.variant, plan.account)
+        mine = fairly(route, plan.account, len(plan.prompt), plan.weights)
+        return mine._replace(correction=own)
 
     def _eligible(self) -> list[Candidate]:
         try:
@@ -288,6 +311,9 @@ class Generation:
             token_target_ns=choice.token_ns,
             traceparent=traceparent,
             account=plan.account,
+            account_weight=plan.weights.get(plan.account, 1.0),
+            work_price=plan.work_price,
+            account_room=plan.account_room,
         )
         self.progress.provenance = Provenance(
             model=self.model,
@@ -356,7 +382,7 @@ class Generation:
     def _begun(self) -> None:
         """The first token is there: nobody waits for this prompt any more."""
         now = self._house.now_ns()
-        progress, lane, candidate = self.progress, self._lane, self._candidate
+        plan, progress, lane, candidate = self.plan, self.progress, self._lane, self._candidate
         progress.first_token_ns = now - self.plan.arrived_ns
         if lane is None or candidate is None or progress.choice is None:
             return
@@ -366,7 +392,8 @@ class Generation:
         # A prompt that was cached says nothing of what reading one takes.
         if not progress.cached_tokens:
             prompt_tokens, token_ns = len(self.plan.prompt), progress.choice.token_ns
-            lane.took(candidate.route, prompt_tokens, token_ns, now - progress.sent_ns)
+            took_ns = now - progress.sent_ns
+            lane.took(candidate.route, prompt_tokens, token_ns, took_ns, plan.account)
 
     def _drop(self) -> None:
         call, lane = self._call, self._lane

@@ -9,7 +9,13 @@ from controlplane.errors import ContextOverflow, InvalidRequest, Refused, Unsati
 from controlplane.generation.records import GenerationLimits
 from controlplane.policy.records import RequestClass
 from controlplane.policy.tenancy.accounts import Account
-from controlplane.policy.tenancy.blocks import KV_BLOCK_TOKENS, Verdict, hold_verdict
+from controlplane.policy.tenancy.blocks import (
+    KV_BLOCK_TOKENS,
+    Verdict,
+    hold_verdict,
+    turn_room,
+    turn_weights,
+)
 from controlplane.policy.tenancy.tenancy import Tenancy
 
 # Whoever is not configured is one account; no tenant can be called so.
@@ -30,6 +36,8 @@ class Quotas:
     def __init__(self) -> None:
         self._tenancy: Tenancy | None = None
         self._holds: dict[int, _Hold] = {}
+        # By account: its share of decode workers' steps, over that of a usual one.
+        self.weights: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -37,8 +45,12 @@ class Quotas:
     def set_tenancy(self, tenancy: Tenancy | None) -> None:
         """Go on under these terms; what is open stays counted unless there are no tenants now."""
         self._tenancy = tenancy
+        self.weights = {}
         if tenancy is None:
             self._holds.clear()
+            return
+        weights = turn_weights(tenancy.accounts)
+        self.weights = {name or _OTHERS: weight for name, weight in weights.items()}
 
     def authorise(self, klass: RequestClass, model: str) -> None:
         """Raises Forbidden for a model that the tenant may not use."""
@@ -59,6 +71,15 @@ class Quotas:
         if self._tenancy is None:
             return ""
         return self._tenancy.account(klass.tenant).name or _OTHERS
+
+    def room(self, klass: RequestClass, total_blocks: int) -> float:
+        """The part of decode workers' steps that its tenant may fill; 1 without tenants."""
+        tenancy = self._tenancy
+        if tenancy is None:
+            return 1.0
+        account = tenancy.account(klass.tenant)
+        others = [each for each in tenancy.accounts.values() if each is not account]
+        return turn_room(account, others, total_blocks)
 
     def bounded(
         self, klass: RequestClass, prompt_tokens: int, limits: GenerationLimits

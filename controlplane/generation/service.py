@@ -25,6 +25,7 @@ from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
 from controlplane.generation.open import Generation, Plan
 from controlplane.generation.overload import Overload
+from controlplane.generation.prices import GenerationPrices
 from controlplane.generation.progress import Progress
 from controlplane.generation.quotas import Quotas
 from controlplane.generation.records import Caller, GenerationAsk, GenerationLimits, Prompt
@@ -71,6 +72,7 @@ class Generations:
         self.lanes = lanes
         self.measures = GenerationMeasures(callers or Callers(config.classes))
         self.quotas = Quotas()
+        self.prices = GenerationPrices()
         self.overload = Overload(config, registry, lanes)
         self._config = config
         self._registry = registry
@@ -188,6 +190,7 @@ class Generations:
         self._count(plan.model.name, plan.klass, error, progress)
         if error is None:
             self.measures.completed(plan, progress, took_ns)
+            self.prices.learn(plan, progress, plan.arrived_ns + took_ns)
         if self.listener is not None:
             self.listener(plan, progress, took_ns, error)
         outcome = _outcome(error)
@@ -234,13 +237,16 @@ class Generations:
         limits = self.overload.limited(ladder, klass, bounded)
         found = long_enough(found, model, len(prompt), limits.max_tokens)
         scope = self.quotas.prefix_scope(klass, number)
-        self._hold(number, klass, found, len(prompt), limits)
+        total = self._hold(number, klass, found, len(prompt), limits)
         return Plan(
             id=number,
             ask=ask if limits is ask.limits else replace(ask, limits=limits),
             klass=klass,
             prefix_scope=scope,
             account=self.quotas.account(klass),
+            weights=self.quotas.weights,
+            work_price=self.prices.price(model.name, klass, len(prompt), arrived),
+            account_room=self.quotas.room(klass, total),
             model=model,
             prompt=prompt,
             arrived_ns=arrived,
@@ -262,14 +268,18 @@ class Generations:
         found: list[Candidate],
         prompt_tokens: int,
         limits: GenerationLimits,
-    ) -> None:
-        """Hold what the answers may come to need of the arenas that they may come to be in."""
+    ) -> int:
+        """Hold what the answers may come to need of the arenas that they may come to be in.
+
+        Returns how many blocks these have.
+        """
         most = max(candidate.route.most_tokens for candidate in found)
         answer = limits.max_tokens or max(1, most - prompt_tokens)
         loads = {candidate.lane: candidate.route.load for candidate in found}
         total = sum(load.total_blocks for load in loads.values())
         tokens = prompt_tokens + limits.n * answer
         self.quotas.take(number, klass, tokens, total, max(1, int(self._mean_ns / _MS)))
+        return total
 
     def _generator(self, name: str) -> ModelInfo:
         membership = self._registry.membership(name)

@@ -34,6 +34,9 @@ class GenerationOrder(NamedTuple):
     token_target_ns: int
     traceparent: str
     account: str = ""
+    account_weight: float = 1.0
+    work_price: float = 1.0
+    account_room: float = 1.0
 
 
 class Placed(NamedTuple):

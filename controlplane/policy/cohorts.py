@@ -102,7 +102,9 @@ def cohort_of(request: Request) -> Cohort:
 
 
 class Cohorts:
-    """The cohorts of one pool. `raised` says whether any has a price above 1.
+    """The cohorts of one pool, or of one model that generates.
+
+    `raised` says whether any has a price above 1.
 
     A run of a cohort moves its factor: `f += 0.08 (r - f)`, r = measured over predicted without
     prices. What befalls all cohorts alike is no cohort's: prices are `f / f0`, where a tenth of
@@ -123,6 +125,18 @@ class Cohorts:
     def price(self, request: Request, now_ns: int) -> float:
         """What the predictions for a request are multiplied by, at least 1."""
         return self._price(self._kept.get(cohort_of(request)), now_ns)
+
+    def price_of(self, cohort: Cohort, now_ns: int) -> float:
+        """The same for whatever is predicted otherwise than requests are."""
+        return self._price(self._kept.get(cohort), now_ns)
+
+    def observe(self, cohort: Cohort, base_ns: float, measured_ns: int, now_ns: int) -> None:
+        """Something of one cohort took `measured_ns`; `base_ns` is predicted, without its price."""
+        kept = self._find(cohort, now_ns)
+        expected = kept.factor * base_ns
+        if expected > 0.0:
+            kept.move(kept.factor * _bounded(measured_ns / expected - 1.0))
+            self._learnt(now_ns)
 
     def repriced(self, requests: Sequence[Request], parts: Sequence[int], now_ns: int) -> float:
         """What a run's prediction would be at the present prices, over what it was.
@@ -147,11 +161,8 @@ class Cohorts:
         the run took beyond `sum of b f`.
         """
         if len(requests) == 1:
-            kept = self._find(cohort_of(requests[0]), now_ns)
-            expected = kept.factor * parts[0] / requests[0].price
-            if expected > 0.0:
-                kept.move(kept.factor * _bounded(measured_ns / expected - 1.0))
-                self._learnt(now_ns)
+            base = parts[0] / requests[0].price
+            self.observe(cohort_of(requests[0]), base, measured_ns, now_ns)
             return
         bases: dict[Cohort, float] = {}
         for request, part in zip(requests, parts, strict=True):

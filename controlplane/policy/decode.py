@@ -21,6 +21,8 @@ _PRECISIONS = ("fp32", "fp16", "bf16", "int8", "q8", "q4")
 _GAIN = 0.15
 _LARGEST_RATIO = 4.0
 
+NO_WEIGHTS: Final[Mapping[str, float]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeProfile:
@@ -193,20 +195,26 @@ def first_token_ns(route: Route, prompt_tokens: int, token_ns: int) -> int:
     return int((prefill + step_ns(profile, load)) * route.correction)
 
 
-def fairly(route: Route, account: str, prompt_tokens: int) -> Route:
+def fairly(
+    route: Route,
+    account: str,
+    prompt_tokens: int,
+    weights: Mapping[str, float] = NO_WEIGHTS,
+) -> Route:
     """The route as an account's prompt finds it: others are before it only until it is its turn.
 
-    `pending = own + sum over others of min(theirs, own + prompt)`, as the worker serves accounts.
+    `pending = own + sum over others of min(theirs, (own + prompt) * their weight / own weight)`, as
+    the worker serves accounts; who has no weight has 1.
     """
     by_account = route.load.pending_by_account
     if not account or not by_account:
         return route
     own = by_account.get(account, 0)
-    upto = own + prompt_tokens
+    upto = (own + prompt_tokens) / weights.get(account, 1.0)
     before = own
     for name, tokens in by_account.items():
         if name != account:
-            before += min(tokens, upto)
+            before += min(tokens, int(upto * weights.get(name, 1.0)))
     pending = min(before, route.load.pending_prompt_tokens)
     return route._replace(load=route.load._replace(pending_prompt_tokens=pending))
 

@@ -71,7 +71,7 @@ class GenerationRecorder:
                 slack_us=0
                 if plan is None or not progress.sent_ns
                 else (plan.deadline_ns - progress.sent_ns) // 1000,
-                price=1.0,
+                price=1.0 if plan is None else plan.work_price,
                 estimated=estimated,
                 measured=measured._replace(preprocess_us=(planned_ns - ended.arrived_ns) // 1000),
             )

@@ -117,6 +117,7 @@ def _generator(
         outcomes=generations.outcomes(model.name),
         redispatched=generations.redispatched(model.name),
         overload=overload_status(generations.overload.ladder(model.name)),
+        cohorts=[_cohort(c) for c in generations.prices.prices(model.name, generations.now_ns())],
     )
 
 

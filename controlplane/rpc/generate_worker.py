@@ -85,6 +85,10 @@ def write_order(order: GenerationOrder, now_ns: int) -> worker_pb2.GenerateCall:
         token_target_us=order.token_target_ns // 1000,
         traceparent=order.traceparent,
         account=order.account,
+        # As it is, nothing is said.
+        account_weight=0.0 if order.account_weight == 1.0 else order.account_weight,
+        work_price=0.0 if order.work_price == 1.0 else order.work_price,
+        account_room=0.0 if order.account_room == 1.0 else order.account_room,
     )
 
 

@@ -39,6 +39,8 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
         if generator.lanes:
             yield _lanes(generator)
             yield _lane_costs(generator)
+        for cohort in generator.cohorts:
+            yield _cohort_line(cohort)
     if status.tenants:
         yield Text()
         yield _tenants(status)

@@ -233,4 +233,7 @@ def _arrival(call: GenerationCall, sequence_id: int, most: int, group: int) -> A
         token_target_ns=call.token_target_ns,
         group=group,
         account=call.account,
+        account_weight=call.account_weight,
+        work_price=call.work_price,
+        account_room=call.account_room,
     )

@@ -55,6 +55,9 @@ class GenerationCall:
     token_target_ns: int = 0
     traceparent: str = ""
     account: str = ""
+    account_weight: float = 1.0
+    work_price: float = 1.0
+    account_room: float = 1.0
 
 
 class Finish(Enum):

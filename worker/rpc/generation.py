@@ -68,6 +68,9 @@ def call_from(message: worker_pb2.GenerateCall, variant: str, arrived_ns: int) -
         token_target_ns=message.token_target_us * 1000,
         traceparent=message.traceparent,
         account=message.account,
+        account_weight=message.account_weight or 1.0,
+        work_price=message.work_price or 1.0,
+        account_room=message.account_room or 1.0,
     )
 
 

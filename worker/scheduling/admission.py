@@ -80,6 +80,30 @@ def tightest_target_ns(sequences: Iterable[DecodeSequence]) -> int:
     return min(targets) if targets else 0
 
 
+def fits_room(
+    newcomer: DecodeSequence,
+    residents: Iterable[DecodeSequence],
+    cost: CorrectedCost,
+    headroom: float,
+    ratio: float,
+) -> bool:
+    """Whether its account keeps to its part of what steps leave for those who decode.
+
+    What all of its sequences add to a step, at the middle of their answers, <= room * (headroom *
+    (1 - least share) * target - a step without them); one of them is always let in.
+    """
+    room = newcomer.arrival.account_room
+    target = newcomer.arrival.token_target_ns
+    if room >= 1.0 or not target:
+        return True
+    own = [s for s in residents if s.account_id == newcomer.account_id]
+    if not own:
+        return True
+    own.append(newcomer)
+    adds = sum([cost.join_ns(len(s.tokens) + int(expected_more(s, ratio) / 2)) for s in own])
+    return adds <= room * (headroom * (1.0 - _LEAST_SHARE) * target - cost.rest_ns(0, 0))
+
+
 def fits_token_targets(
     newcomer: DecodeSequence,
     residents: Sequence[DecodeSequence],

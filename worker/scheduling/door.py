@@ -8,6 +8,7 @@ from worker.scheduling.admission import (
     NO_RANKS,
     due_ns,
     expected_more,
+    fits_room,
     fits_token_targets,
     slack_ns,
 )
@@ -70,7 +71,7 @@ def late_ns(
     not count.
     """
     beat = beat_of(homes.residents(), cost, headroom, ratio, start_ns)
-    worst = _place_ns(newcomer, homes, cost, headroom, ratio) + _late(
+    worst = _place_ns(newcomer, homes, cost, headroom, ratio, ranks) + _late(
         newcomer, newcomer.debt, beat, cost, start_ns, 0.0
     )
     tokens, joining = 0, 0.0
@@ -120,13 +121,23 @@ def _place_ns(
     cost: CorrectedCost,
     headroom: float,
     ratio: float,
+    ranks: Mapping[str, float],
 ) -> float:
-    """Time until those who are left of the residents leave a place beside those who wait."""
+    """Time until those who are left of the residents leave a place beside those who wait.
+
+    Of those who wait only they count whose turn is not after the newcomer's.
+    """
     leaving = sorted(homes.residents(), key=lambda s: expected_more(s, ratio))
     waiting = list(homes.waiting.values())
+    if ranks:
+        upto = ranks[newcomer.account_id]
+        waiting = [s for s in waiting if ranks[s.account_id] <= upto]
     gone = 0
     while gone < len(leaving):
-        if fits_token_targets(newcomer, [*leaving[gone:], *waiting], cost, headroom, ratio):
+        beside = [*leaving[gone:], *waiting]
+        if fits_token_targets(newcomer, beside, cost, headroom, ratio) and fits_room(
+            newcomer, beside, cost, headroom, ratio
+        ):
             break
         gone += 1
     if not gone:

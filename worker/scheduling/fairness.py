@@ -15,7 +15,7 @@ _KEPT = 256
 
 
 class AccountClocks:
-    """Virtual times of accounts, in ns of step work.
+    """Virtual times of accounts: step work in ns over their weights, 1 for a usual account.
 
     An account's time is what it was served, and what its sequences in the arena have yet to take as
     far as that is foreseen (`owed`): who was let in with much is behind whoever comes later. An
@@ -24,29 +24,31 @@ class AccountClocks:
     time. Not thread-safe.
     """
 
-    __slots__ = ("_beyond", "_bound_ns", "_floor", "_owed", "_times", "_waiting")
+    __slots__ = ("_beyond", "_bound_ns", "_floor", "_owed", "_served", "_waiting", "_weights")
 
     def __init__(self, bound_ns: int) -> None:
         self._bound_ns = bound_ns
         self._floor = 0.0
-        self._times: dict[str, float] = {}
+        # By account: work served over the weight, and work.
+        self._served: dict[str, float] = {}
         self._owed: dict[str, float] = {}
         self._beyond: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
 
     @property
     def several(self) -> bool:
         """Whether more than one account has had anything since the house was last empty."""
-        return len(self._times) > 1
+        return len(self._served) > 1
 
-    def begin(self, account: str) -> None:
-        """One more sequence of the account waits."""
+    def begin(self, account: str, weight: float = 1.0) -> None:
+        """One more sequence of the account waits; its weight is above 0 and may have changed."""
+        self._weights[account] = weight
         count = self._waiting.get(account, 0)
         if not count:
             self._raise_floor()
-            start = self._floor + self._owed.get(account, 0.0)
-            self._times[account] = max(self._times.get(account, 0.0), start)
-            if len(self._times) > _KEPT:
+            self._served[account] = max(self._served.get(account, 0.0), self._floor)
+            if len(self._served) > _KEPT:
                 self._forget()
         self._waiting[account] = count + 1
 
@@ -62,29 +64,29 @@ class AccountClocks:
     def promise(self, account: str, work_ns: float) -> None:
         """A sequence of the account was let in that is to take so much step work yet."""
         self._raise_floor()
-        self._times[account] = self._times.get(account, self._floor) + work_ns
         self._owed[account] = self._owed.get(account, 0.0) + work_ns
 
     def serve(self, account: str, work_ns: float, beyond_ns: float) -> None:
         """So much of what was promised was served, and so much beyond it."""
         self._owed[account] -= work_ns
+        done = self._served.get(account, self._floor)
+        self._served[account] = done + (work_ns + beyond_ns) / self._weights.get(account, 1.0)
         if beyond_ns:
-            self._times[account] += beyond_ns
             self._beyond[account] = self._beyond.get(account, 0.0) + beyond_ns
 
     def release(self, account: str, left_ns: float) -> None:
         """So much of what was promised will not be asked for."""
         if left_ns:
-            self._times[account] -= left_ns
             self._owed[account] -= left_ns
 
     def reset(self) -> None:
         """Nobody is here: nobody is owed anything."""
-        if self._times:
-            self._times.clear()
+        if self._served:
+            self._served.clear()
             self._owed.clear()
             self._beyond.clear()
             self._waiting.clear()
+            self._weights.clear()
             self._floor = 0.0
 
     def ranks(self, sequences: Iterable[DecodeSequence]) -> Mapping[str, float]:
@@ -95,7 +97,7 @@ class AccountClocks:
         accounts = {sequence.account_id for sequence in sequences}
         if len(accounts) < 2:
             return {}
-        times = {account: self._times.get(account, self._floor) for account in accounts}
+        times = {account: self._time(account) for account in accounts}
         least = min(times.values())
         return {
             account: time - least if time - least > self._bound_ns else 0.0
@@ -104,24 +106,28 @@ class AccountClocks:
 
     def waiting(self) -> Mapping[str, float]:
         """The times of the accounts that wait."""
-        return {account: self._times[account] for account in self._waiting}
+        return {account: self._time(account) for account in self._waiting}
 
     def owed(self, account: str) -> float:
-        """What the account's sequences in the arena have yet to take."""
+        """The work that the account's sequences in the arena have yet to take."""
         return self._owed.get(account, 0.0)
 
     def beyond(self, account: str) -> float:
         """What the account was served beyond what was promised, altogether."""
         return self._beyond.get(account, 0.0)
 
+    def _time(self, account: str) -> float:
+        owed = self._owed.get(account, 0.0) / self._weights.get(account, 1.0)
+        return self._served.get(account, self._floor) + owed
+
     def _raise_floor(self) -> None:
         if self._waiting:
-            served = [self._times[a] - self._owed.get(a, 0.0) for a in self._waiting]
-            self._floor = max(self._floor, min(served))
+            self._floor = max(self._floor, min([self._served[a] for a in self._waiting]))
 
     def _forget(self) -> None:
-        for account in [a for a in self._times if a not in self._waiting]:
-            if not self._owed.get(account) and self._times[account] <= self._floor:
-                del self._times[account]
+        for account in [a for a in self._served if a not in self._waiting]:
+            if not self._owed.get(account) and self._served[account] <= self._floor:
+                del self._served[account]
                 self._owed.pop(account, None)
                 self._beyond.pop(account, None)
+                self._weights.pop(account, None)

@@ -46,7 +46,9 @@ class Arrival:
     `first_token_target_ns` after `arrived_ns`, each further one `token_target_ns` after the one
     before on average; 0 has no target. `deadline_ns` is when it ends whatever it has, None
     never. The n answers of one prompt have the same `group` and share its full blocks. Accounts
-    are served in turn; `tenant` is whose cached prefixes it may use.
+    are served in turn, by their weights; `tenant` is whose cached prefixes it may use. Its work is
+    expected to take `work_price` times what such lengths take, and its account's sequences may
+    fill the part `account_room` of the time that steps leave for those who decode.
     """
 
     sequence_id: int
@@ -59,6 +61,9 @@ class Arrival:
     token_target_ns: int = 0
     group: int = -1
     account: str = ""
+    account_weight: float = 1.0
+    work_price: float = 1.0
+    account_room: float = 1.0
 
 
 class State(IntEnum):
@@ -165,8 +170,10 @@ class SchedulingSettings:
     that is planned with. A sequence is passed over at most `pass_limit` times by later ones of its
     account. `prefix_cache` False computes every prompt. Of several accounts one may be
     `account_bound_ns` of step work ahead of another and still come first by its due time, and
-    have that part of the blocks, `prefix_share`, in the prefix cache. After `decode_turns` steps
-    without a token of the prompts in the arena the next one has some of them.
+    have that part of the blocks, `prefix_share`, in the prefix cache; `account_headroom` takes the
+    place of `headroom` then, and prompts of accounts take at most `account_step_ns` of a step.
+    After `decode_turns` steps without a token of the prompts in the arena the next one has some of
+    them.
     """
 
     blocks: int
@@ -177,7 +184,9 @@ class SchedulingSettings:
     headroom: float = 0.95
     pass_limit: int = 32
     prefix_cache: bool = True
-    account_bound_ns: int = 100_000_000
+    account_bound_ns: int = 20_000_000
+    account_step_ns: int = 40_000_000
+    account_headroom: float = 0.8
     prefix_share: float = 0.5
     decode_turns: int = 32
 

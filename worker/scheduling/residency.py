@@ -43,7 +43,7 @@ class Residency:
     def enter(self, sequence: DecodeSequence) -> None:
         """A newcomer waits."""
         self.waiting[sequence.sequence_id] = sequence
-        self.clocks.begin(sequence.account_id)
+        self.clocks.begin(sequence.account_id, sequence.arrival.account_weight)
         self.peak = max(self.peak, len(self.waiting) + len(self.resident))
 
     def look_up(self, sequence: DecodeSequence) -> None:
@@ -125,7 +125,7 @@ class Residency:
         self.pool.give_back(sequence.preempt(now_ns))
         del self.resident[sequence.sequence_id]
         self.waiting[sequence.sequence_id] = sequence
-        self.clocks.begin(sequence.account_id)
+        self.clocks.begin(sequence.account_id, sequence.arrival.account_weight)
         self.preemptions += 1
         self.evicted.append(sequence.sequence_id)
 

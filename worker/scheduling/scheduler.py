@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.scheduling.admission import fits_token_targets, queue_order, slack_ns
+from worker.scheduling.admission import fits_room, fits_token_targets, queue_order, slack_ns
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import Doubt, drain_ns, late_ns
@@ -61,7 +61,10 @@ class DecodeScheduler:
             policy.chunk_tokens or settings.chunk_tokens,
             settings.headroom,
             settings.pass_limit,
+            settings.account_step_ns,
         )
+        # Between accounts there is more room for what was not foreseen of the other one.
+        self._shared = self._limits._replace(headroom=settings.account_headroom)
         self._homes = Residency(
             BlockPool(
                 blocks, prefix_cache=settings.prefix_cache, account_share=settings.prefix_share
@@ -311,7 +314,7 @@ class DecodeScheduler:
             self.cost,
             start_ns,
             under_way=under_way,
-            headroom=self.settings.headroom,
+            headroom=self._headroom,
             ratio=self._ratio,
             ranks=ranks_of(self._homes, newcomer),
         )
@@ -369,6 +372,9 @@ class DecodeScheduler:
             if blocked and sequence.state != State.PREEMPTED:
                 waited.append(sequence)
                 continue
+            if self.policy.by_targets and not self._has_turn_room(sequence):
+                # Others have room where its account has none.
+                continue
             if self._may_enter(sequence, now_ns):
                 self._measures.admitted(sequence, now_ns)
                 self._homes.admit(
@@ -407,12 +413,22 @@ class DecodeScheduler:
         read = any(share.sequence.state == State.PREFILLING for share in shares)
         self._decode_turns = 0 if read or not prompts else self._decode_turns + 1
 
+    def _has_turn_room(self, sequence: DecodeSequence) -> bool:
+        residents = self._homes.resident.values()
+        return fits_room(sequence, residents, self.cost, self._headroom, self._ratio)
+
+    @property
+    def _headroom(self) -> float:
+        """The part of targets that is planned with now."""
+        several = self._homes.clocks.several
+        return self.settings.account_headroom if several else self.settings.headroom
+
     def _may_enter(self, sequence: DecodeSequence, now_ns: int) -> bool:
         residents = self._homes.residents()
         if self.policy.residents and len(residents) >= self.policy.residents:
             return False
         if self.policy.by_targets and residents:
-            headroom = self.settings.headroom
+            headroom = self._headroom
             if not fits_token_targets(sequence, residents, self.cost, headroom, self._ratio):
                 return False
         if self._homes.has_room(sequence, reserve=self.policy.reserve):
@@ -435,7 +451,7 @@ class DecodeScheduler:
             return mix(
                 residents,
                 self.cost,
-                self._limits,
+                self._shared if self._homes.clocks.several else self._limits,
                 self._ratio,
                 now_ns,
                 ranks_of(self._homes),

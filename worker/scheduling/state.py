@@ -53,7 +53,8 @@ def ranks_of(homes: Residency, newcomer: DecodeSequence | None = None) -> Mappin
 
 
 def work_ns(sequence: DecodeSequence, cost: CorrectedCost, ratio: float) -> float:
-    """Step work that it is to take: its prompt, and an answer of `ratio` of its limit."""
+    """Step work that it is to take: its prompt, and an answer of `ratio` of its limit, priced."""
     more = expected_more(sequence, ratio)
     middle = len(sequence.tokens) + int(more / 2)
-    return cost.token_ns * sequence.debt + more * cost.join_ns(middle)
+    work = cost.token_ns * sequence.debt + more * cost.join_ns(middle)
+    return work * sequence.arrival.work_price

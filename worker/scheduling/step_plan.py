@@ -22,12 +22,16 @@ class Share(NamedTuple):
 
 
 class PlanLimits(NamedTuple):
-    """Most sequences that decode and most prompt tokens in a step; see the settings."""
+    """Most sequences that decode and most prompt tokens in a step; see the settings.
+
+    `turn_ns` is the longest that prompts of accounts may take in a step.
+    """
 
     width: int
     chunk_tokens: int
     headroom: float
     pass_limit: int
+    turn_ns: int
 
 
 def take_turns(
@@ -64,6 +68,9 @@ def mix(
         return shares
     beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
     budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
+    if prefilling[0].account_id:
+        # Whoever comes meanwhile waits for the step's end, whosever prompts are in it.
+        budget = min(budget, max(BLOCK_TOKENS, int(limits.turn_ns / cost.token_ns)))
     if prompts_due:
         budget = max(budget, BLOCK_TOKENS)
     prefilling.sort(key=lambda s: (ranks[s.account_id] if ranks else 0.0, due_ns(s), s.order))

@@ -1,11 +1,14 @@
-"""Who may hold how many KV blocks: reservations that are kept free for their owners. Pure."""
+"""Who may hold how many KV blocks, and what that is worth in steps. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from controlplane.policy.tenancy.accounts import Account
+
+# Who reserves no blocks where others do has this part of a usual weight.
+_LEAST_WEIGHT = 0.1
 
 # Tokens in a block of the decode workers' arenas.
 KV_BLOCK_TOKENS = 16
@@ -18,6 +21,30 @@ class Verdict(Enum):
     TOO_MANY = "too-many-generations"
     TOO_MUCH = "too-many-blocks"
     NEVER = "more-than-it-may-ever-hold"
+
+
+def turn_weights(accounts: Mapping[str, Account]) -> dict[str, float]:
+    """Each account's share of decode workers' steps, over that of a usual one.
+
+    That is its reserved blocks over the mean of those who have any; 1 for all where nobody has.
+    """
+    reserved = {name: account.config.kv_block_s_per_s for name, account in accounts.items()}
+    some = [blocks for blocks in reserved.values() if blocks]
+    if not some:
+        return dict.fromkeys(reserved, 1.0)
+    mean = sum(some) / len(some)
+    return {name: max(_LEAST_WEIGHT, blocks / mean) for name, blocks in reserved.items()}
+
+
+def turn_room(account: Account, others: Iterable[Account], total: int) -> float:
+    """The part of steps that an account may fill: of `total` blocks, what others did not reserve.
+
+    A place in steps is left no sooner than a block is, so reserved ones are not lent either.
+    """
+    kept = sum(other.config.kv_block_s_per_s for other in others)
+    if total <= 0 or not kept:
+        return 1.0
+    return min(1.0, max(account.config.kv_block_s_per_s, total - kept, 1) / total)
 
 
 def hold_verdict(

@@ -673,6 +673,7 @@ class GeneratorStatus(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     REDISPATCHED_FIELD_NUMBER: _builtins.int
     OVERLOAD_FIELD_NUMBER: _builtins.int
+    COHORTS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     manifest_digest: _builtins.str
     state: _builtins.str
@@ -686,6 +687,8 @@ class GeneratorStatus(_message.Message):
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def overload(self) -> Global___OverloadStatus: ...
+    @_builtins.property
+    def cohorts(self) -> _containers.RepeatedCompositeFieldContainer[Global___CohortStatus]: ...
     def __init__(
         self,
         *,
@@ -697,10 +700,11 @@ class GeneratorStatus(_message.Message):
         outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         redispatched: _builtins.int = ...,
         overload: Global___OverloadStatus | None = ...,
+        cohorts: _abc.Iterable[Global___CohortStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["overload", b"overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "manifest_digest", b"manifest_digest", "model", b"model", "open", b"open", "outcomes", b"outcomes", "overload", b"overload", "redispatched", b"redispatched", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohorts", b"cohorts", "lanes", b"lanes", "manifest_digest", b"manifest_digest", "model", b"model", "open", b"open", "outcomes", b"outcomes", "overload", b"overload", "redispatched", b"redispatched", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

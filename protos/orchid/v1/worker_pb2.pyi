@@ -500,6 +500,9 @@ class GenerateCall(_message.Message):
     TOKEN_TARGET_US_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     ACCOUNT_FIELD_NUMBER: _builtins.int
+    ACCOUNT_WEIGHT_FIELD_NUMBER: _builtins.int
+    WORK_PRICE_FIELD_NUMBER: _builtins.int
+    ACCOUNT_ROOM_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.int
     model: _builtins.str
     variant: _builtins.str
@@ -512,6 +515,13 @@ class GenerateCall(_message.Message):
     traceparent: _builtins.str
     account: _builtins.str
     """Who is served in turn with others, and has a share of the prefix cache; empty: all as one."""
+    account_weight: _builtins.float
+    """Its share of turns, over that of a usual account, and what its work is expected to take over
+    what such prompts and answers take; 0 is 1.
+    """
+    work_price: _builtins.float
+    account_room: _builtins.float
+    """Part of the time that steps leave for sequences which its account may fill; 0 is all of it."""
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -533,10 +543,13 @@ class GenerateCall(_message.Message):
         token_target_us: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         account: _builtins.str = ...,
+        account_weight: _builtins.float = ...,
+        work_price: _builtins.float = ...,
+        account_room: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "account_room", b"account_room", "account_weight", b"account_weight", "budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant", "work_price", b"work_price"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

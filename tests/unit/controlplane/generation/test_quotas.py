@@ -50,6 +50,19 @@ def test_workers_serve_tenants_in_turn_and_those_without_terms_as_one() -> None:
     assert strangers == {"(others)"}
 
 
+def test_turns_are_weighed_by_reserved_blocks() -> None:
+    made, _ = quotas()
+    # Whoever reserves nothing where others do has a tenth of their mean.
+    assert made.weights == {"shop": 1.0, "lab": 0.1, "(others)": 0.1}
+    named = {"shop": TenantConfig(kv_block_s_per_s=30), "lab": TenantConfig(kv_block_s_per_s=90)}
+    made.set_tenancy(Tenancy(TenantsConfig(named=named)))
+    assert made.weights == {"shop": 0.5, "lab": 1.5, "(others)": 0.1}
+    made.set_tenancy(Tenancy(TenantsConfig(named={"shop": TenantConfig()})))
+    assert set(made.weights.values()) == {1.0}
+    made.set_tenancy(None)
+    assert made.weights == {}
+
+
 def test_models_are_authorised() -> None:
     made, _ = quotas()
     made.authorise(SHOP, "m")

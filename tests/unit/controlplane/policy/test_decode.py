@@ -225,5 +225,9 @@ def test_others_prompts_are_ahead_only_until_it_is_the_accounts_turn() -> None:
     assert fairly(crowded, "flood", 300).load.pending_prompt_tokens == 5000 + 100 + 200
     assert fairly(crowded, "new", 40).load.pending_prompt_tokens == 40 + 40 + 40
     assert fairly(crowded, "", 300) is crowded
+    # Of an account with twice the weight twice as much is before it, and the other way round.
+    weights = {"own": 2.0, "flood": 1.0}
+    assert fairly(crowded, "own", 300, weights).load.pending_prompt_tokens == 200 + 250 + 100
+    assert fairly(crowded, "new", 40, {"flood": 2.0}).load.pending_prompt_tokens == 80 + 40 + 40
     alone = route(load=DecodeLoad(pending_prompt_tokens=9))
     assert fairly(alone, "own", 300) is alone

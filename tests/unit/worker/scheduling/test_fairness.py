@@ -53,6 +53,22 @@ def test_a_rest_earns_no_credit_and_no_debt_is_forgotten() -> None:
     assert clocks.waiting() == {"a": 50.0, "b": 20.0}
 
 
+def test_work_counts_by_the_weight_of_its_account() -> None:
+    clocks = AccountClocks(10)
+    clocks.begin("heavy", 2.0)
+    clocks.begin("light", 0.5)
+    for account in ("heavy", "light"):
+        clocks.promise(account, 100.0)
+    assert clocks.waiting() == {"heavy": 50.0, "light": 200.0}
+    clocks.serve("heavy", 60.0, 20.0)
+    clocks.release("heavy", 40.0)
+    assert clocks.waiting()["heavy"] == 40.0
+    assert clocks.owed("heavy") == 0.0
+    # A new weight holds for what it is owed from then on, not for what it was served.
+    clocks.begin("light", 1.0)
+    assert clocks.waiting()["light"] == 100.0
+
+
 def first_tokens(world: World, account: str, number: int) -> int:
     """When a newcomer of the account with a short prompt has its first token, from now."""
     begun = world.now_ns
@@ -112,6 +128,52 @@ def test_a_target_is_judged_by_whose_turn_it_is() -> None:
 
     assert not offer("", "")
     assert offer("steady", "flood")
+
+
+@pytest.mark.parametrize(("room", "place"), [(1.0, False), (0.5, True)])
+def test_a_flood_leaves_the_room_in_steps_that_others_reserved(room: float, place: bool) -> None:
+    # A step of 6.6 ms and 1.15 ms for each sequence, of at most 0.95 * 0.8 * 20 ms.
+    world = World(blocks=512)
+    for number in range(20):
+        world.submit(
+            arrival(
+                number,
+                16,
+                account="flood",
+                tenant="flood",
+                token_target_ns=20 * MS,
+                max_new_tokens=100,
+                account_room=room,
+            )
+        )
+    for _ in range(10):
+        world.step()
+    world.submit(
+        arrival(
+            100,
+            16,
+            account="steady",
+            tenant="steady",
+            token_target_ns=20 * MS,
+            account_room=0.5,
+        )
+    )
+    world.step()
+    views = world.scheduler.snapshot().sequences
+    there = [view.sequence_id for view in views if view.blocks]
+    assert (100 in there) is place
+    # Half of 15.2 - 6.6 ms, or all of it, with what they attend to.
+    assert len([number for number in there if number < 100]) == (3 if place else 6)
+
+
+def test_prompts_of_accounts_take_a_turn_of_a_step() -> None:
+    for account, longest in (("", 256), ("a", 26)):
+        world = World(blocks=512)
+        world.submit(arrival(0, 400, account=account, tenant="a"))
+        step = world.step()
+        assert step is not None
+        # 40 ms are 26 tokens of 1.5 ms.
+        assert len(step.parts[0].tokens) == longest
 
 
 class Bound:
@@ -208,8 +270,10 @@ def run(world: World, step: Step, stretch: float) -> None:
     world.ended += world.scheduler.completed(step, tokens, world.now_ns, took)
 
 
-def test_over_a_long_time_two_that_always_wait_are_served_alike() -> None:
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_over_a_long_time_two_that_always_wait_are_served_by_their_weights(weight: float) -> None:
     world = World(blocks=64, context=256, account_bound_ns=BOUND_NS)
+    weights = {"greedy": 1.0, "modest": weight}
     served = {"greedy": 0, "modest": 0}
     number = 0
     owner: dict[int, str] = {}
@@ -220,7 +284,15 @@ def test_over_a_long_time_two_that_always_wait_are_served_alike() -> None:
         for account, many, prompt in (("greedy", 20, 128), ("modest", 6, 64)):
             for _ in range(many - sum(1 for a in waiting() if a == account)):
                 owner[number] = account
-                world.submit(arrival(number, prompt, account=account, tenant=account))
+                world.submit(
+                    arrival(
+                        number,
+                        prompt,
+                        account=account,
+                        tenant=account,
+                        account_weight=weights[account],
+                    )
+                )
                 number += 1
 
     def waiting() -> list[str]:
@@ -232,7 +304,18 @@ def test_over_a_long_time_two_that_always_wait_are_served_alike() -> None:
         assert world.step() is not None
     for ended in world.ended:
         served[owner[ended.sequence_id]] += ended.record.prefill_ns + ended.record.decode_ns
-    assert served["greedy"] / served["modest"] == pytest.approx(1.0, abs=0.1)
+    assert weight * served["greedy"] / served["modest"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_priced_sequence_is_promised_what_its_work_costs() -> None:
+    owed = []
+    for price in (1.0, 2.0):
+        world = World(blocks=512)
+        world.submit(arrival(0, 400, account="a", tenant="a", work_price=price))
+        world.step()
+        owed.append(world.scheduler.clocks.owed("a"))
+    # The first step has taken the same of both already.
+    assert owed[1] > 2 * owed[0] > 0
 
 
 def publish(pool: BlockPool, account: str, text: int, count: int, most: int) -> list[int]:

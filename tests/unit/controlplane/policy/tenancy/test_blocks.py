@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.policy.tenancy.accounts import Account
-from controlplane.policy.tenancy.blocks import Verdict, hold_verdict
+from controlplane.policy.tenancy.blocks import Verdict, hold_verdict, turn_room
 from controlplane.tenants import TenantConfig
 
 
@@ -16,6 +16,16 @@ def account(reserved: int, held: int, borrow: int = -1, most: int = 0, opened: i
                                      max_generations=most))  # fmt: skip
     made.held_blocks, made.open = held, opened
     return made
+
+
+def test_room_in_steps_is_what_others_have_not_reserved() -> None:
+    assert turn_room(account(40, 0), [account(50, 0), account(0, 0)], 100) == 0.5
+    assert turn_room(account(40, 0), [account(80, 0)], 100) == 0.4
+    # Whoever reserved nothing has what is left, if anything.
+    assert turn_room(account(0, 0), [account(100, 0)], 100) == 0.01
+    # Nobody reserved anything, or nobody knows yet how much there is.
+    assert turn_room(account(40, 0), [account(0, 0)], 100) == 1.0
+    assert turn_room(account(40, 0), [account(50, 0)], 0) == 1.0
 
 
 @pytest.mark.parametrize(
