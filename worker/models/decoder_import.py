@@ -28,6 +28,8 @@ _PARTS = ("key", "value")
 _IDS = "input_ids"
 _TEXT_INPUTS = frozenset({_IDS, "attention_mask", "position_ids"})
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx")
+# What chooses between the two graphs that some exporters merge into one.
+_BRANCH = "use_cache_branch"
 _REMEDY = "export it with past keys and values in float32, or serve it as is with --task tensor"
 
 
@@ -75,6 +77,14 @@ def kv_geometry(signature: Signature) -> KvGeometry:
     outputs = {spec.name: spec for spec in signature.outputs}
     layers = sum(name.startswith(PAST) for name in inputs) // len(_PARTS)
     names = [f"{index}.{part}" for index in range(layers) for part in _PARTS]
+    if _BRANCH in inputs:
+        # Of one step's sequences some have a past and some have none; a branch is all or nothing.
+        raise CheckpointError(
+            "a graph that takes past keys and values of any length, none as well",
+            f"a merged one, whose {_BRANCH} says for the whole run whether there is a past",
+            "take the graph with past that it was merged of (decoder_with_past_model.onnx), or "
+            "serve it as is with --task tensor",
+        )
     texts = inputs.keys() & _TEXT_INPUTS
     wanted = {PAST + name for name in names} | texts
     if inputs.keys() != wanted or _IDS not in texts:

@@ -90,14 +90,21 @@ def test_a_decoder_is_no_classifier_but_may_be_tensors(tmp_path: Path) -> None:
     assert imported(tmp_path, source, task="tensor").variants[0].layout == "tensor"
 
 
-def test_an_input_that_nobody_feeds_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("use_cache_branch", r"merged one.*use_cache_branch.*with_past.*--task tensor"),
+        ("encoder_hidden", r"also encoder_hidden.*--task tensor"),
+    ],
+)
+def test_an_input_that_nobody_feeds_is_named(tmp_path: Path, name: str, told: str) -> None:
     def merge(model: onnx.ModelProto) -> None:
         model.graph.input.append(
-            onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, [1])
         )
 
     source = tiny_export(tmp_path / "export", change=merge)
-    with pytest.raises(CheckpointError, match=r"also use_cache_branch.*--task tensor"):
+    with pytest.raises(CheckpointError, match=told):
         imported(tmp_path, source)
     assert not (tmp_path / "r" / "stock" / "manifest.json").exists()
 
