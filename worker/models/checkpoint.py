@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
 
 from worker.models.errors import CheckpointError
 
@@ -118,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"a file {path.name} in {path.parent}", error.strerror or "none", "add the file"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"JSON in {path}", str(error), "replace the file") from error
     if not isinstance(document, dict):
         raise CheckpointError(
@@ -141,6 +142,18 @@ def plain_tokenizer(path: Path) -> bytes:
         )
     plain = document | {"truncation": None, "padding": None}
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def read_tokenizer(document: bytes) -> Tokenizer:
+    """Return the tokenizer of a document; raises CheckpointError when it is none."""
+    try:
+        return Tokenizer.from_buffer(document)
+    except ValueError as error:
+        raise CheckpointError(
+            "a tokenizer that the tokenizers library reads",
+            str(error),
+            "save the fast tokenizer again",
+        ) from error
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from worker.decode import SequenceStep
 from worker.engine import KvArena, Session
+from worker.models.checkpoint import read_tokenizer
 from worker.models.errors import CheckpointError
 from worker.models.generator import folder_settings
 from worker.models.manifest import Generation, KvGeometry, TensorSpec
@@ -56,7 +55,7 @@ def decoder_files(
     """
     kv = kv_geometry(signature)
     text = folder_settings(folder, config, tokenizer)
-    known = Tokenizer.from_buffer(text.tokenizer).get_vocab(with_added_tokens=True)
+    known = read_tokenizer(text.tokenizer).get_vocab(with_added_tokens=True)
     vocabulary = _vocabulary(signature, config, max(known.values(), default=0) + 1)
     return DecoderFiles(
         Generation(

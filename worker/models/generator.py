@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tokenizers import Tokenizer
 
 from worker.engine import Session, runtime_info
 from worker.models import (
@@ -23,7 +22,7 @@ from worker.models import (
 )
 from worker.models import weights as weight_files
 from worker.models.blocks import BLOCK
-from worker.models.checkpoint import SafetensorsFiles, plain_tokenizer, read_json
+from worker.models.checkpoint import SafetensorsFiles, plain_tokenizer, read_json, read_tokenizer
 from worker.models.checkpoint import weight_files as safetensors_of
 from worker.models.decoder import Decoder, DecoderConfig
 from worker.models.decoder_sources import (
@@ -69,6 +68,7 @@ from worker.models.records import (
     save_record,
     save_shared,
 )
+from worker.models.repository import model_folder
 from worker.models.weights import write_weights
 
 SHARED = "words.weights"
@@ -167,7 +167,7 @@ def build_generator(
     Raises CheckpointError when the source does not fit a precision, or the engine's
     ModelLoadError when a finished graph does not load.
     """
-    folder = repository / name
+    folder = model_folder(repository, name)
     with exclusive(folder):
         return _Builder(folder, name, source, progress).build(precisions)
 
@@ -245,7 +245,7 @@ class _Builder:
 
     def _tokenizer(self) -> FileRef:
         document = self._source.text.tokenizer
-        size = Tokenizer.from_buffer(document).get_vocab_size()
+        size = read_tokenizer(document).get_vocab_size()
         if size > self._source.config.vocabulary:
             raise CheckpointError(
                 f"a tokenizer of at most {self._source.config.vocabulary} tokens",
@@ -355,6 +355,16 @@ def folder_settings(
     return TextSettings(
         tokenizer=plain_tokenizer(tokenizer or folder / "tokenizer.json"),
         chat_template=str(template),
-        end_tokens=tuple(sorted({int(token) for token in ends})),
-        begin_token=int(begin) if adds and begin is not None else None,
+        end_tokens=tuple(sorted({_token(token, folder) for token in ends})),
+        begin_token=_token(begin, folder) if adds and begin is not None else None,
     )
+
+
+def _token(value: Any, folder: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CheckpointError(
+            f"ids of tokens as bos_token_id and eos_token_id in {folder}",
+            repr(value)[:80],
+            "correct config.json and generation_config.json",
+        )
+    return value

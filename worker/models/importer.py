@@ -30,6 +30,7 @@ from worker.models.manifest import (
 )
 from worker.models.progress import Progress
 from worker.models.quality import measure, read_labelled
+from worker.models.repository import model_folder
 from worker.models.signature import Signature, read_signature
 
 TOKENIZER = "tokenizer"
@@ -72,7 +73,7 @@ def import_model(
             f"an ONNX file or a folder with some at {source}", "none", "name another path"
         )
     name = options.name or (source.name if source.is_dir() else source.stem)
-    folder = repository / name
+    folder = model_folder(repository, name)
     if folder.resolve() == graphs[0].parent.resolve():
         raise CheckpointError(
             "a source outside the entry to be written", str(source), "choose another --name"
@@ -105,7 +106,7 @@ def _import_entry(
             "restore the files or remove the manifest to import the graphs alone",
         )
     manifest = replace(manifest, name=options.name or manifest.name)
-    folder = repository / manifest.name
+    folder = model_folder(repository, manifest.name)
     _check_free(folder, options)
     with exclusive(folder):
         _copy(source, folder, sorted(manifest.files), progress)

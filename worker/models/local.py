@@ -12,7 +12,13 @@ from tokenizers import Tokenizer
 
 from worker.engine import Session, runtime_info
 from worker.models.architecture import Encoder, EncoderConfig, Head
-from worker.models.checkpoint import SafetensorsFiles, plain_tokenizer, read_json, weight_files
+from worker.models.checkpoint import (
+    SafetensorsFiles,
+    plain_tokenizer,
+    read_json,
+    read_tokenizer,
+    weight_files,
+)
 from worker.models.emitter import Precision
 from worker.models.entry import write_shared, write_variant
 from worker.models.errors import CheckpointError
@@ -37,6 +43,7 @@ from worker.models.manifest import (
 from worker.models.progress import Progress
 from worker.models.quality import LabelledTexts, measure, read_labelled
 from worker.models.quantize import BLOCK
+from worker.models.repository import model_folder
 
 SHARED = "shared.weights"
 TOKENIZER = "tokenizer"
@@ -82,7 +89,7 @@ def build_checkpoint(
         report(1)
     labels = _labels(encoder, document, options)
     data = None if options.labelled is None else read_labelled(options.labelled, labels)
-    folder = repository / options.name
+    folder = model_folder(repository, options.name)
     with exclusive(folder):
         (folder / "tokenizers").mkdir(exist_ok=True)
         path = f"tokenizers/{TOKENIZER}.json"
@@ -196,7 +203,7 @@ def _labels(
 
 
 def _check_vocabulary(config: EncoderConfig, document: bytes) -> None:
-    size = Tokenizer.from_buffer(document).get_vocab_size()
+    size = read_tokenizer(document).get_vocab_size()
     if size > config.vocabulary:
         raise CheckpointError(
             f"a tokenizer of at most {config.vocabulary} tokens, as config.json says",

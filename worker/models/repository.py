@@ -11,6 +11,8 @@ from worker.models.manifest import MANIFEST_NAME, Fault, Manifest, load_manifest
 
 DEFAULT_FOLDER = "models"
 VARIABLE = "ORCHID_REPOSITORY"
+# Bytes of a file's name, with room for what is written beside it first.
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,22 @@ class Listing:
 def default_repository() -> Path:
     """Return the repository that ORCHID_REPOSITORY names, else ``models`` in the working folder."""
     return Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
+
+
+def model_folder(repository: Path, name: str) -> Path:
+    """Return the folder of a model, there or not; ManifestError for what is no name of one.
+
+    Names also come from manifests of others: none leads out of the repository.
+    """
+    fits = name and not name.startswith(".") and name.isprintable() and not {*"/\\"} & {*name}
+    if not fits or len(name.encode(errors="replace")) > _LONGEST_NAME:
+        raise ManifestError(
+            f"a model's name: one folder of the repository, of 1 to {_LONGEST_NAME} bytes, that "
+            "does not begin with a dot",
+            repr(name[:_LONGEST_NAME]),
+            "give another name",
+        )
+    return repository / name
 
 
 def list_models(repository: Path) -> list[Listing]:
@@ -44,7 +62,7 @@ def find_model(repository: Path, name: str) -> Manifest:
 
     Raises ManifestError naming the models that exist, or the manifest's own fault.
     """
-    folder = repository / name
+    folder = model_folder(repository, name)
     if not (folder / MANIFEST_NAME).is_file():
         names = ", ".join(listing.name for listing in list_models(repository)) or "no model"
         raise ManifestError(

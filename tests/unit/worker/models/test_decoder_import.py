@@ -83,6 +83,24 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         imported(tmp_path, source)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("tokenizer.json", '{"model": 1}', "a tokenizer that the tokenizers library reads"),
+        ("config.json", "[" * 100_000, "JSON in"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "ids of tokens"),
+        ("generation_config.json", '{"eos_token_id": [true]}', "ids of tokens"),
+    ],
+)
+def test_a_file_that_says_nonsense_is_named(
+    tmp_path: Path, file: str, text: str, told: str
+) -> None:
+    source = tiny_export(tmp_path / "export")
+    (source / file).write_text(text)
+    with pytest.raises(CheckpointError, match=told):
+        imported(tmp_path, source)
+
+
 def test_a_decoder_is_no_classifier_but_may_be_tensors(tmp_path: Path) -> None:
     source = tiny_export(tmp_path / "export")
     with pytest.raises(CheckpointError, match="leave --task out"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from onnx import TensorProto, helper
 
 from tests.unit.worker.models.encoder_builds import golden_encoder, write_encoder
 from worker.engine import Session
-from worker.models.errors import CheckpointError
+from worker.models.errors import CheckpointError, ManifestError
 from worker.models.importer import ImportOptions, import_model
-from worker.models.manifest import load_manifest, verify
+from worker.models.manifest import load_manifest, save_manifest, verify
 from worker.models.progress import Silent
+from worker.models.repository import find_model
 from worker.models.signature import read_signature
 from worker.models.synthetic import (
     build_padded,
@@ -100,6 +102,27 @@ def test_a_folder_with_a_manifest_is_taken_over(tmp_path: Path) -> None:
     original = load_manifest(source)
     assert (manifest.name, manifest.files) == ("copy", original.files)
     assert verify(tmp_path / "r" / "copy") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../out", "/out", "a/b", "a\\b", ".hidden", "a\0b", "a\nb", "\x1b[2J", "x" * 300]
+)
+@pytest.mark.parametrize("whose", ["the option's", "the manifest's"])
+def test_a_name_leads_nowhere_but_into_the_repository(
+    tmp_path: Path, name: str, whose: str
+) -> None:
+    if whose == "the option's":
+        source, given = build_tensor_model(tmp_path / "source") / "graph.onnx", name
+    else:
+        source, given = build_synthetic(tmp_path / "source"), ""
+        save_manifest(replace(load_manifest(source), name=name), source)
+    before = sorted(tmp_path.rglob("*"))
+    options = ImportOptions(name=given, task="tensor", replace=True)
+    with pytest.raises(ManifestError, match="a model's name: one folder of the repository"):
+        import_model(source, tmp_path / "deep" / "r", options, Silent())
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(ManifestError, match="a model's name"):
+        find_model(tmp_path / "deep" / "r", name)
 
 
 def test_a_model_of_that_name_is_replaced_only_on_request(tmp_path: Path) -> None:
