@@ -16,6 +16,8 @@ from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 _NO_DEADLINE_S = 30.0
 _SPARE_S = 0.5
+# What gRPC says when a call ends by the caller's clock.
+_OWN_CLOCK = "Deadline Exceeded"
 _AT_ONCE = 16
 
 
@@ -88,7 +90,10 @@ def _ask_one(stub: inference_pb2_grpc.InferenceStub, question: Question, text: s
         if not isinstance(error, grpc.Call):
             raise
         code = error.code().name
-        return Reply(text, code=code, error=error.details() or code)
+        details = error.details()
+        if details == _OWN_CLOCK:
+            details = f"the control plane said nothing within {timeout_s:g} s"
+        return Reply(text, code=code, error=details or code)
     first = response.classifications[0] if response.classifications else None
     return Reply(
         text=text,

@@ -22,7 +22,7 @@ def drill(
     workers: Annotated[
         int | None, typer.Option(min=2, help="Workers. Default: as many as cores, at least 2.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of each scene.")] = 4.0,
+    seconds: Annotated[float, typer.Option(min=2.0, help="Seconds of each scene.")] = 4.0,
     scale: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="Requests take this part of the fixture's.")
     ] = 0.3,
