@@ -6,21 +6,21 @@ import asyncio
 import math
 from collections.abc import Callable
 
-EVERY_NS = 20_000_000
+EVERY_NS = 10_000_000
 # Long enough that one stall is no trend, short enough to see a backlog before it costs deadlines.
-_MEMORY_NS = 50_000_000.0
+_MEMORY_NS = 20_000_000.0
 
 
 def smoothed(lag_ns: float, late_ns: float, since_ns: float) -> float:
     """The lag after a look that came `late_ns` too late, `since_ns` after the one before.
 
-    `lag += (1 - exp(-since / 50 ms)) (late - lag)`.
+    `lag += (1 - exp(-since / 20 ms)) (late - lag)`.
     """
     return lag_ns + -math.expm1(-since_ns / _MEMORY_NS) * (late_ns - lag_ns)
 
 
 class LoopLag:
-    """Looks at the clock fifty times a second and tells `tell` the smoothed lag in ns."""
+    """Looks at the clock a hundred times a second and tells `tell` the smoothed lag in ns."""
 
     def __init__(
         self,

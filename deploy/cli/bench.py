@@ -14,6 +14,7 @@ from deploy.cli.bench_decode_sim import decode_sim
 from deploy.cli.bench_fuzz import fuzz
 from deploy.cli.bench_generation import generation
 from deploy.cli.bench_isolation import isolation
+from deploy.cli.bench_ladder import ladder
 from deploy.cli.bench_lanes import lanes
 from deploy.cli.bench_load import load
 from deploy.cli.bench_operate import operate
@@ -37,6 +38,7 @@ app.command()(decode)
 app.command()(generation)
 app.command()(lanes)
 app.command()(isolation)
+app.command()(ladder)
 app.command()(decode_sim)
 app.command()(fuzz)
 app.command()(tenants)
