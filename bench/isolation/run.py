@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def _fairness(lane: Lane, settings: IsolationSettings, records: Path) -> dict[st
     """Both flood for as long as a phase, and what each is served is looked at meanwhile."""
     cores = settings.workers
     shares = {STEADY: settings.reserved * cores, OTHER: (1.0 - settings.reserved) * cores}
-    start, since_us = CommonStart(2), time.time_ns() // 1000
+    # Records are dated, so their beginning is a date, too.
+    start, since_us = CommonStart(2), int(datetime.now(UTC).timestamp() * 1e6)
     with DriftWatch(lane.cluster, shares) as watch, ThreadPoolExecutor(1) as pool:
         beside = pool.submit(lane.flood, OTHER, settings.seconds, 2000, start)
         lane.flood(STEADY, settings.seconds, 1, start)
