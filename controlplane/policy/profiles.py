@@ -186,10 +186,11 @@ class VariantTable:
         reasons = []
         for candidate in self.candidates:
             reason = _obstacle(candidate, klass, shapes)
-            if reason:
-                reasons.append(f"{candidate.name}: {reason}")
-            else:
+            if not reason:
                 allowed.append(candidate)
+            elif candidate.name == klass.variant or not klass.variant:
+                # With a pin only the pinned one's obstacle tells anything.
+                reasons.append(f"{candidate.name}: {reason}")
         if not allowed:
             hint = f" (prohibited but unknown: {', '.join(unknown)})" if unknown else ""
             raise Unsatisfiable("no variant may answer: " + "; ".join(reasons) + hint)
@@ -219,6 +220,10 @@ def _obstacle(candidate: Candidate, klass: RequestClass, shapes: Mapping[str, Sh
     if candidate.name in klass.prohibited:
         return "prohibited"
     if candidate.quality < klass.minimum_quality:
+        if not candidate.quality:
+            return (
+                f"no measured quality, so it meets no floor ({klass.minimum_quality:.4f} is asked)"
+            )
         return f"quality {candidate.quality:.4f} is below the floor {klass.minimum_quality:.4f}"
     shape = shapes.get(candidate.tokenizer)
     if shape is None:

@@ -86,6 +86,15 @@ def test_floors_hold_and_an_unreachable_floor_says_what_there_is() -> None:
         table.eligible(RequestClass(minimum_quality=0.95), WORDS)
 
 
+def test_a_pinned_variant_without_evidence_says_so_and_nothing_of_the_others() -> None:
+    table = VariantTable.build([candidate("best", 0.9, 10.0), candidate("unmeasured", 0.0, 12.0)])
+    expected = (
+        r"answer: unmeasured: no measured quality, so it meets no floor \(0\.5000 is asked\)$"
+    )
+    with pytest.raises(Unsatisfiable, match=expected):
+        table.eligible(RequestClass(variant="unmeasured", minimum_quality=0.5), WORDS)
+
+
 def test_tokens_of_one_tokenizer_reach_its_variants_only() -> None:
     table = VariantTable.build(
         [candidate("best", 0.9, 4.0), candidate("own", 0.8, 5.0, tokenizer="other")]
