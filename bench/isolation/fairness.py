@@ -49,9 +49,9 @@ class DriftWatch:
         self._ended.set()
         self._thread.join()
 
-    def drift(self, records: Path, since_us: int, bound_ms: float, workers: int) -> Drift:
-        """What was seen, held against the bound of runs since a moment (us of the wall clock)."""
-        largest, error = _runs(records, since_us)
+    def drift(self, records: Path, since: int, bound_ms: float, workers: int) -> Drift:
+        """What was seen, held against the bound of the runs of records after `since`."""
+        largest, error = _runs(records, since)
         in_flight = workers * _IN_FLIGHT
         bound = 2.0 * bound_ms
         for tenant, share in self._shares.items():
@@ -84,30 +84,37 @@ class DriftWatch:
             self._served.append((one, other))
 
 
-def served_ratio(records: Path, since_us: int, shares: dict[str, float]) -> float:
+def last_record(records: Path) -> int:
+    """The number of the newest record; 0 while there is none."""
+    with reading(records) as database:
+        (number,) = database.execute("SELECT max(id) FROM requests").fetchone()
+    return int(number or 0)
+
+
+def served_ratio(records: Path, since: int, shares: dict[str, float]) -> float:
     """CPU time that workers spent on the steady tenant over its share, by the other one's.
 
-    Of generations that began since a moment; 0 when one of them had none.
+    Of generations whose records come after `since`; 0 when one of them had none.
     """
     with reading(records) as database:
         rows: Sequence[tuple[str, float]] = database.execute(
             "SELECT tenant, sum(measured_prefill_us + measured_decode_us) FROM requests "
-            "WHERE at_us >= ? GROUP BY tenant",
-            (since_us,),
+            "WHERE id > ? GROUP BY tenant",
+            (since,),
         ).fetchall()
     served = {tenant: float(work or 0.0) for tenant, work in rows}
     steady, other = [served.get(name, 0.0) / shares[name] for name in (STEADY, OTHER)]
     return steady / other if other else 0.0
 
 
-def _runs(records: Path, since_us: int) -> tuple[dict[str, float], dict[str, float]]:
+def _runs(records: Path, since: int) -> tuple[dict[str, float], dict[str, float]]:
     """By tenant the largest charge of a run in ms, and by how much one differed from it at most."""
     with reading(records) as database:
         rows: Sequence[tuple[str, float, float]] = database.execute(
             "SELECT tenant, max(max(estimated_compute_us, measured_compute_us)) / 1e3, "
             "max(abs(measured_compute_us - estimated_compute_us)) / 1e3 FROM requests "
-            "WHERE outcome = 'answered' AND at_us >= ? GROUP BY tenant",
-            (since_us,),
+            "WHERE outcome = 'answered' AND id > ? GROUP BY tenant",
+            (since,),
         ).fetchall()
     largest = {tenant: float(most) for tenant, most, _ in rows}
     return largest, {tenant: float(error) for tenant, _, error in rows}

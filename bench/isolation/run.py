@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.isolation.decode import decode_lane
 from bench.isolation.encoder import EncoderLane, encoder_lane
-from bench.isolation.fairness import DriftWatch, served_ratio
+from bench.isolation.fairness import DriftWatch, last_record, served_ratio
 from bench.isolation.lane import OTHER, STEADY, IsolationSettings, Lane
 from bench.isolation.seen import ALONE, FLOOD, PHASES, Seen, figures, point, summarise
 from bench.load.processes import CommonStart, soon
@@ -93,18 +92,17 @@ def _fairness(lane: Lane, settings: IsolationSettings, records: Path) -> dict[st
     """Both flood for as long as a phase, and what each is served is looked at meanwhile."""
     cores = settings.workers
     shares = {STEADY: settings.reserved * cores, OTHER: (1.0 - settings.reserved) * cores}
-    # Records are dated, so their beginning is a date, too.
-    start, since_us = CommonStart(2), int(datetime.now(UTC).timestamp() * 1e6)
+    start, since = CommonStart(2), last_record(records)
     with DriftWatch(lane.cluster, shares) as watch, ThreadPoolExecutor(1) as pool:
         beside = pool.submit(lane.flood, OTHER, settings.seconds, 2000, start)
         lane.flood(STEADY, settings.seconds, 1, start)
         beside.result()
     _settled(lane)
     if not isinstance(lane, EncoderLane):
-        return {"fair_served_ratio": served_ratio(records, since_us, shares)}
+        return {"fair_served_ratio": served_ratio(records, since, shares)}
     if not watch.looks:
         raise ValueError("both tenants were never seen waiting at the same time")
-    drift = watch.drift(records, since_us, _BOUND_MS, settings.workers)
+    drift = watch.drift(records, since, _BOUND_MS, settings.workers)
     return {f"fair_{name}": float(value) for name, value in asdict(drift).items()}
 
 
