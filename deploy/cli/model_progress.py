@@ -53,6 +53,17 @@ class _Amount(ProgressColumn):
         return Text(f"{int(task.completed)} of {total}" if total > 1 else "")
 
 
+class _Remaining(ProgressColumn):
+    """How long the step will take at its pace, once that shows."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.time_remaining
+        if seconds is None or not task.completed or (task.total or 0) <= 1:
+            return Text("")
+        minutes, rest = divmod(int(seconds), 60)
+        return Text(f"{minutes}:{rest:02d} left", style="progress.remaining")
+
+
 @contextmanager
 def model_progress(console: Console) -> Iterator[ModelSteps]:
     """Yield what model builders report to, drawn on ``console``."""
@@ -61,6 +72,7 @@ def model_progress(console: Console) -> Iterator[ModelSteps]:
         BarColumn(bar_width=30),
         _Amount(),
         TimeElapsedColumn(),
+        _Remaining(),
     )
     with Progress(*columns, console=console, transient=True) as bars:
         steps = ModelSteps(bars)
