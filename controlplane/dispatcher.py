@@ -32,7 +32,7 @@ from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.pump import Pump
 from controlplane.records.recorder import RequestRecorder
 from controlplane.registry import ModelInfo, Registry, WorkerSession
-from controlplane.second_looks import SecondLooks
+from controlplane.second_looks import SecondLooks, first_alone
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.tenants import TenantsConfig
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkerPort, place_of
@@ -291,8 +291,10 @@ class Dispatcher:
                 worker_id=session.identity.id,
                 now_ns=now,
             )
-            if current and request.cascade and self.cascades.took(pending, flight, answer, now):
-                return
+            if request.cascade:
+                if current and self.cascades.took(pending, flight, answer, now):
+                    return
+                answer = first_alone(answer)
             self._end(pending, queued=not current)
             self._give(pending, answer, now)
         elif current:

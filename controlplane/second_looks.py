@@ -30,6 +30,14 @@ _log = logging.getLogger(__name__)
 _EARLY_NS = 2_000_000
 
 
+def first_alone(answer: Answer) -> Answer:
+    """An answer that nobody looks at again; one that began a cascade says that it is the first."""
+    source = answer.provenance
+    if source.reason != Reason.CASCADE:
+        return answer
+    return answer._replace(provenance=source._replace(reason=Reason.UNFINISHED, approximation=True))
+
+
 class SecondLooks:
     """Keeps the first answers of cascades in `pending`. Lives on the event loop.
 

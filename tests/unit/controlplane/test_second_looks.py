@@ -377,3 +377,24 @@ async def test_one_price_sends_all_to_the_best_when_calm_and_cascades_when_busy(
     assert sum(a.outcome.slack_at_answer_ns >= 0 for a in busy) == len(busy)
     assert made.at_rest()
     made.close()
+
+
+@virtual
+async def test_a_first_answer_that_nobody_can_look_at_says_that_it_is_one() -> None:
+    made = house("orchid-cascade")
+    # Its answers have no logits.
+    made.join(models=(cascading(),))
+    await traffic(made, 60, 40)
+    futures = []
+    for _ in range(400):
+        with contextlib.suppress(Refused):
+            futures.append(made.submit(60))
+        await made.pass_ms(8.5)
+    ends = await asyncio.gather(*futures, return_exceptions=True)
+    found = [end.provenance for end in ends if isinstance(end, Answer)]
+    assert Reason.CASCADE not in {source.reason for source in found}
+    alone = [source for source in found if source.reason == Reason.UNFINISHED]
+    assert alone
+    assert all(source.variant == "fast" and source.approximation for source in alone)
+    assert made.at_rest()
+    made.close()
