@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.policy.cascade import Pair, envelope, price_at
+from controlplane.policy.cascade import envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
 from controlplane.policy.price import Price, choice
@@ -15,9 +15,10 @@ from controlplane.policy.selector import Estimate, Reason, Situation, Stage, dro
 _UNLIKELY = 1e-3
 # Gains below this are below what the evidence can tell: the first answer is as good.
 MEASURABLE = 0.002
-# The price of scarcity is that of workers which are busy for this share of their time, and follows
-# its traffic by this share at each refresh.
-_BUSY = 0.95
+# The price of scarcity is the one at which all that is wanted takes this share of the workers'
+# time: a little more than there is, for some of it comes too late. It follows its traffic by this
+# share at each refresh.
+_BUSY = 1.1
 _GAIN = 0.2
 # A second answer that is less likely than this is prevented by time, not by its price.
 _LIKELY = 0.5
@@ -29,11 +30,12 @@ _SURE = 0.9
 class OrchidCascade(Price):
     """As `Price`, but a first answer may be followed by that of a better variant.
 
-    A first variant j with evidence is worth what it is worth alone, and the best option to
-    escalate on top: `P_jk F_jk(cost / P_jk)`, where what the second run costs is what it takes from
-    the future (see `HeadValues`). When the answer is there and its confidence c known, a
-    second run k is wanted if `g_jk(c) P_k(slack)` is more than that cost as it is then, and made if
-    it still is when a worker frees.
+    A worker's time has one price, what others would gain by it. A first variant j with evidence is
+    worth what it is worth alone, and the best option to escalate on top: `P_jk F_jk(x / P_jk)` for
+    the price x of the second run. When the answer is there and its confidence c known, a second
+    run k is wanted if `g_jk(c) P_k(slack)` is more than that price as it is then, and made, when
+    nobody waits for a first answer, if it still is. A first run delays those who come after it
+    besides (see `HeadValues`); a second run begins when nobody is there to be delayed.
     """
 
     __slots__ = ("_scarcity",)
@@ -71,33 +73,27 @@ class OrchidCascade(Price):
         ahead = trip + situation.start_ns
         taken = [estimate.predicted_ns for estimate in estimates]
         places = {estimate.variant: place for place, estimate in enumerate(estimates)}
-        options: list[tuple[int, int]] = []
-        pairs: list[Pair] = []
-        for pair in cascade.pairs:
-            first, to = places.get(pair.first, -1), places.get(pair.to, -1)
-            if first >= 0 and to >= 0:
-                pairs.append(pair)
-                options.append((first, to))
-                taken.append(taken[first] + taken[to])
         costs = self._costs(values, situation, taken)
+        # A second run comes after whoever waits for a first answer.
+        wait = (situation.busy_ns + situation.queued_ns) / max(1, situation.workers)
+        price = self._scarcity
         chances: list[float] = []
         worth: list[float] = []
         for place, estimate in enumerate(estimates):
-            chance = estimate.punctuality.share_within(slack / (ahead + taken[place]))
+            service = taken[place]
+            chance = estimate.punctuality.share_within(slack / (ahead + service))
+            more = 0.0
+            for pair in cascade.after.get(estimate.variant, ()):
+                to = places.get(pair.to, -1)
+                if to < 0:
+                    continue
+                second = taken[to]
+                left = slack - ahead - service - wait
+                likely = estimates[to].punctuality.share_within(left / (trip + second))
+                if likely > _UNLIKELY:
+                    more = max(more, likely * pair.option(price * second / likely))
             chances.append(chance)
-            worth.append(estimate.quality * chance - costs[place])
-        # A second run comes after whoever waits for a first answer.
-        wait = (situation.busy_ns + situation.queued_ns) / max(1, situation.workers)
-        extra = [0.0] * len(estimates)
-        for number, pair in enumerate(pairs):
-            first, to = options[number]
-            left = slack - ahead - taken[first] - wait
-            chance = estimates[to].punctuality.share_within(left / (trip + taken[to]))
-            if chance > _UNLIKELY:
-                cost = costs[len(estimates) + number] - costs[first]
-                extra[first] = max(extra[first], chance * pair.option(cost / chance))
-        for place, more in enumerate(extra):
-            worth[place] += more
+            worth.append(estimate.quality * chance + more - costs[place])
         decision = choice(estimates, situation, chances, worth, 0.0)
         first_of_two = decision.kind is DecisionKind.RUN and decision.variant in cascade.after
         if first_of_two and decision.reason != Reason.LAST_CHANCE:
@@ -107,13 +103,14 @@ class OrchidCascade(Price):
     def _costs(
         self, values: HeadValues, situation: Situation, taken_ns: Sequence[float]
     ) -> list[float]:
-        """What a worker's time is worth to others: those who wait and come, or who go without."""
-        workers, scarcity = max(1, situation.workers), self._scarcity
+        """What a worker's time is worth to others: its price, and what waiting costs those who wait
+        and come.
+        """
+        workers, price = max(1, situation.workers), self._scarcity
         future = self._future(values, situation, [0.0, *[taken / workers for taken in taken_ns]])
         idle = future[0]
         return [
-            max(idle - after, scarcity * taken)
-            for after, taken in zip(future[1:], taken_ns, strict=True)
+            idle - after + price * taken for after, taken in zip(future[1:], taken_ns, strict=True)
         ]
 
     def _scarce(self) -> float:
@@ -127,8 +124,9 @@ class OrchidCascade(Price):
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
-        for pair in traffic.cascade.pairs:
-            points += pair.curve(services[pair.first], services[pair.to])
+        for pairs in traffic.cascade.after.values():
+            for pair in pairs:
+                points += pair.curve(services[pair.first], services[pair.to])
         return price_at(envelope(points), _BUSY * self._workers / rate)
 
     def reconsider(
@@ -171,7 +169,11 @@ class OrchidCascade(Price):
         if values is None or not values.ready or situation.slack_ns <= 0:
             return -1
         ahead = situation.trip_ns + situation.start_ns
-        costs = self._costs(values, situation, [estimate.predicted_ns for estimate in estimates])
+        taken = [estimate.predicted_ns for estimate in estimates]
+        if situation.waiting:
+            costs = self._costs(values, situation, taken)
+        else:
+            costs = [self._scarcity * each for each in taken]
         best, chosen = 0.0, -1
         for place, estimate in enumerate(estimates):
             chance = estimate.chance(situation.slack_ns, ahead)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from controlplane.policy.admission import Bounds, Load
-from controlplane.policy.arrival import Arrival
 from controlplane.policy.cascade import Calibration, Escalation, Evidence
 from controlplane.policy.foresight import Foresight
 from controlplane.policy.orchid import Orchid
@@ -15,8 +11,9 @@ from controlplane.policy.orchid_cascade import FixedCascade, OrchidCascade
 from controlplane.policy.policies import build
 from controlplane.policy.price import Price
 from controlplane.policy.profiles import VariantTable
-from controlplane.policy.records import Decision, DecisionKind
-from controlplane.policy.selector import Reason, Situation, Stage
+from controlplane.policy.records import DecisionKind
+from controlplane.policy.selector import Reason, Stage
+from tests.unit.controlplane.policy.stand import Stand, at
 from tests.unit.controlplane.policy.world import MS
 from tests.unit.controlplane.policy.world import candidate as variant
 
@@ -39,7 +36,6 @@ TABLE = VariantTable.build(
     [variant("best", 0.92, 30.0), variant("fast", 0.8405, 4.0)], evidence={"": EVIDENCE}
 )
 NOMINAL = [30 * MS, 4 * MS]
-DEADLINE = 90 * MS
 BOTH = (0, 1)
 assert TABLE.cascades is not None
 CASCADE = TABLE.cascades.of("", BOTH)
@@ -47,63 +43,21 @@ assert CASCADE is not None
 PAIR = CASCADE.pairs[0]
 
 
-@dataclass
-class Stand:
-    """A policy that sees one arrival every `gap_ms`, two workers, deadlines of 90 ms."""
-
-    policy: Price
-    foresight: Foresight
-    now_ns: int = 0
-
-    def arrive(self, gap_ms: float) -> None:
-        self.now_ns += int(gap_ms * MS)
-        admission = self.policy.admit(
-            Arrival(
-                now_ns=self.now_ns,
-                slack_ns=DEADLINE,
-                trip_ns=1.0 * MS,
-                eligible=BOTH,
-                estimates=self.foresight.estimates(BOTH, NOMINAL),
-                nominal_ns=NOMINAL,
-                load=Load(0.0, 0.0, 0, 2, 1),
-                bounds=Bounds(100, 10**12),
-                table=TABLE,
-                cascade=CASCADE if isinstance(self.policy, OrchidCascade) else None,
-            )
-        )
-        assert admission.admitted
-        self.policy.refresh(self.now_ns)
-
-    def decide(self, slack_ms: float, waiting: int, stage: Stage | None = None) -> Decision:
-        situation = at(slack_ms, waiting)._replace(stage=stage)
-        return self.policy.decide(self.foresight.estimates(BOTH, NOMINAL), situation)
-
-    def asks_again(self, confidence: float, slack_ms: float, waiting: int) -> bool:
-        return not self.why_not(confidence, slack_ms, waiting)
-
-    def why_not(self, confidence: float, slack_ms: float, waiting: int) -> str:
-        assert isinstance(self.policy, OrchidCascade)
-        best = self.foresight.estimates((0,), NOMINAL[:1])
-        gains = {0: PAIR.gain(confidence)}
-        return self.policy.reconsider(confidence, gains, best, at(slack_ms, waiting))
+def asks_again(made: Stand, confidence: float, slack_ms: float, waiting: int) -> bool:
+    return not why_not(made, confidence, slack_ms, waiting)
 
 
-def at(slack_ms: float, waiting: int) -> Situation:
-    return Situation(
-        slack_ns=int(slack_ms * MS),
-        deadline_ns=DEADLINE,
-        busy_ns=0.0,
-        queued_ns=waiting * 4.0 * MS,
-        waiting=waiting,
-        workers=2,
-        hopeful_ns=4.0 * MS,
-        trip_ns=1.0 * MS,
-        cascade=CASCADE,
-    )
+def why_not(made: Stand, confidence: float, slack_ms: float, waiting: int) -> str:
+    assert isinstance(made.policy, OrchidCascade)
+    best = made.foresight.estimates((0,), NOMINAL[:1])
+    gains = {0: PAIR.gain(confidence)}
+    return made.policy.reconsider(confidence, gains, best, at(slack_ms, waiting, CASCADE))
 
 
 def stand(gap_ms: float, policy: Price | None = None, arrivals: int = 600) -> Stand:
-    made = Stand((policy or OrchidCascade(Orchid())).of_pool(), Foresight(TABLE))
+    own = (policy or OrchidCascade(Orchid())).of_pool()
+    cascade = CASCADE if isinstance(own, OrchidCascade) else None
+    made = Stand(own, TABLE, NOMINAL, Foresight(TABLE), cascade)
     for _ in range(200):
         # Runs take what was foretold, so that nothing is left of the prior's surprises.
         for candidate in TABLE.candidates:
@@ -115,8 +69,7 @@ def stand(gap_ms: float, policy: Price | None = None, arrivals: int = 600) -> St
                 chance=1.0,
                 whole=True,
             )
-    for _ in range(arrivals):
-        made.arrive(gap_ms)
+    made.arrivals(gap_ms, arrivals)
     return made
 
 
@@ -132,13 +85,13 @@ def test_as_more_arrive_the_fast_one_goes_first_and_then_stays_alone() -> None:
     busy, crowded = BUSY.decide(80.0, 2), CROWDED.decide(80.0, 2)
     assert (busy.variant, busy.reason) == (1, Reason.CASCADE)
     assert crowded.variant == 1
-    assert BUSY.asks_again(0.55, 75.0, 1)
-    assert not CROWDED.asks_again(0.7, 75.0, 12)
+    assert asks_again(BUSY, 0.55, 75.0, 1)
+    assert not asks_again(CROWDED, 0.7, 75.0, 12)
 
 
 def test_what_is_asked_again_is_less_sure_the_more_wait() -> None:
     levels = (0.55, 0.7, 0.8, 0.95)
-    asked = [sum(BUSY.asks_again(c, 75.0, waiting) for c in levels) for waiting in range(0, 24, 3)]
+    asked = [sum(asks_again(BUSY, c, 75.0, waiting) for c in levels) for waiting in range(0, 24, 3)]
     assert asked == sorted(asked, reverse=True)
     assert asked[0] >= 2
     assert asked[-1] <= 1
@@ -149,13 +102,13 @@ def test_the_price_says_how_sure_is_sure_enough_and_moves_without_jumps() -> Non
     prices = [made.policy.price_per_s() for made in stands]
     assert prices == sorted(prices)
     steps = tuple(zip(PAIR.weights, PAIR.starts, strict=True))
-    shares = [sum(w for w, c in steps if made.asks_again(c, 80.0, 0)) for made in stands]
+    shares = [sum(w for w, c in steps if asks_again(made, c, 80.0, 0)) for made in stands]
     assert shares == sorted(shares, reverse=True)
 
 
 def test_no_time_is_told_apart_from_too_dear() -> None:
-    assert CALM.why_not(0.55, 10.0, 0) == Reason.BY_SLACK
-    assert CROWDED.why_not(0.7, 80.0, 30) == Reason.BY_PRICE
+    assert why_not(CALM, 0.55, 10.0, 0) == Reason.BY_SLACK
+    assert why_not(CROWDED, 0.7, 80.0, 30) == Reason.BY_PRICE
 
 
 def test_the_second_run_is_decided_again_when_a_worker_frees() -> None:
@@ -179,7 +132,7 @@ def test_without_cascades_it_decides_as_the_price_rule_does() -> None:
     ours = OrchidCascade(Orchid())
     ours._values, ours._traffic = plain.policy._values, plain.policy._traffic
     for waiting in range(0, 12, 3):
-        situation = at(80.0, waiting)._replace(cascade=None)
+        situation = at(80.0, waiting)
         assert plain.policy.decide(estimates, situation) == ours.decide(estimates, situation)
 
 
@@ -192,9 +145,9 @@ def test_a_request_that_the_fast_one_answers_in_time_is_never_dropped() -> None:
 def test_the_fixed_threshold_asks_again_whatever_waits() -> None:
     made = stand(2.2, FixedCascade(Orchid(), 0.75), arrivals=200)
     assert made.decide(80.0, 0).variant == 1
-    assert made.asks_again(0.7, 75.0, 12)
-    assert made.why_not(0.8, 75.0, 0) == Reason.CONFIDENT
-    assert made.why_not(0.7, 20.0, 0) == Reason.BY_SLACK
+    assert asks_again(made, 0.7, 75.0, 12)
+    assert why_not(made, 0.8, 75.0, 0) == Reason.CONFIDENT
+    assert why_not(made, 0.7, 20.0, 0) == Reason.BY_SLACK
     assert made.decide(75.0, 40, Stage({0: 0.1})).reason == Reason.ESCALATED
     assert made.decide(20.0, 0, Stage({0: 0.1})).kind is DecisionKind.DROP
 

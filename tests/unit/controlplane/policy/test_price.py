@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from controlplane.policy.admission import Bounds, Load
-from controlplane.policy.arrival import Arrival
 from controlplane.policy.foresight import Foresight
 from controlplane.policy.orchid import Orchid
 from controlplane.policy.price import Price
 from controlplane.policy.profiles import VariantTable
-from controlplane.policy.records import Decision, DecisionKind
+from controlplane.policy.records import DecisionKind
 from controlplane.policy.selector import Reason, Situation
+from tests.unit.controlplane.policy.stand import DEADLINE, Stand
 from tests.unit.controlplane.policy.world import MS, candidate
 
 TABLE = VariantTable.build(
     [candidate("best", 0.92, 30.0), candidate("middle", 0.90, 16.0), candidate("fast", 0.84, 4.0)]
 )
 NOMINAL = [30 * MS, 16 * MS, 4 * MS]
-DEADLINE = 90 * MS
 ALL = (0, 1, 2)
 
 
-@dataclass
-class Stand:
-    """A policy that sees one arrival every `gap_ms`, two workers, deadlines of 90 ms."""
-
-    policy: Price
-    foresight: Foresight
-    now_ns: int = 0
-
-    def arrive(
-        self, gap_ms: float, table: VariantTable = TABLE, deadline_ns: int = DEADLINE
-    ) -> bool:
-        self.now_ns += int(gap_ms * MS)
-        admission = self.policy.admit(
-            Arrival(
-                now_ns=self.now_ns,
-                slack_ns=deadline_ns,
-                trip_ns=1.0 * MS,
-                eligible=ALL,
-                estimates=self.foresight.estimates(ALL, NOMINAL),
-                nominal_ns=NOMINAL,
-                load=Load(0.0, 0.0, 0, 2, 1),
-                bounds=Bounds(100, 10**12),
-                table=table,
-            )
-        )
-        return admission.admitted
-
-    def decide(self, slack_ms: float, waiting: int) -> Decision:
-        situation = Situation(
-            slack_ns=int(slack_ms * MS),
-            deadline_ns=DEADLINE,
-            busy_ns=0.0,
-            queued_ns=waiting * 4.0 * MS,
-            waiting=waiting,
-            workers=2,
-            hopeful_ns=4.0 * MS,
-            trip_ns=1.0 * MS,
-        )
-        return self.policy.decide(self.foresight.estimates(ALL, NOMINAL), situation)
-
-
 def stand(gap_ms: float, arrivals: int = 600) -> Stand:
-    made = Stand(Price(Orchid()).of_pool(), Foresight(TABLE))
-    for _ in range(arrivals):
-        assert made.arrive(gap_ms)
-        made.policy.refresh(made.now_ns)
+    made = Stand(Price(Orchid()).of_pool(), TABLE, NOMINAL, Foresight(TABLE))
+    made.arrivals(gap_ms, arrivals)
     return made
 
 
@@ -141,7 +94,7 @@ def test_runs_that_come_late_make_it_choose_surer_variants() -> None:
 
 
 def test_until_the_values_have_converged_the_reserve_decides() -> None:
-    made = Stand(Price(Orchid()), Foresight(TABLE))
+    made = Stand(Price(Orchid()), TABLE, NOMINAL, Foresight(TABLE))
     assert made.arrive(10.0)
     made.policy.refresh(made.now_ns)
     same = Orchid().decide(made.foresight.estimates(ALL, NOMINAL), _crowd())
@@ -149,7 +102,7 @@ def test_until_the_values_have_converged_the_reserve_decides() -> None:
 
 
 def test_traffic_without_any_time_left_is_not_priced() -> None:
-    made = Stand(Price(Orchid()), Foresight(TABLE))
+    made = Stand(Price(Orchid()), TABLE, NOMINAL, Foresight(TABLE))
     for _ in range(5):
         made.arrive(1.0, deadline_ns=0)
         made.policy.refresh(made.now_ns)
