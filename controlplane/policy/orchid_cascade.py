@@ -85,7 +85,8 @@ class OrchidCascade(Price):
             more = 0.0
             for pair in cascade.after.get(estimate.variant, ()):
                 to = places.get(pair.to, -1)
-                if to < 0:
+                # At no price is an option worth more than at none.
+                if to < 0 or pair.options[0] <= more:
                     continue
                 second = taken[to]
                 left = slack - ahead - service - wait
