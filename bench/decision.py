@@ -10,8 +10,9 @@ import asyncio
 import itertools
 import struct
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from controlplane.policy.policies import build
 from controlplane.policy.profiles import Candidate, VariantProfile, VariantTable
 from controlplane.policy.records import Request, RequestClass, Shape, TensorValue, TokenPayload
 from controlplane.policy.scheduler import Scheduler
+from controlplane.records.recorder import RequestRecorder, Sampling
+from controlplane.records.store import RecordStore
 from controlplane.registry import (
     ModelInfo,
     ModelState,
@@ -190,18 +193,33 @@ class _EchoPort:
         raise RuntimeError("nothing is cancelled here")
 
 
+# Requests in flight while each leaves a record.
+_RECORDED = 32
+
+
 async def measure_requests(
-    requests: int, in_flight: int, policy: PolicyName, *, evidence: bool = False
+    requests: int,
+    in_flight: int,
+    policy: PolicyName,
+    *,
+    evidence: bool = False,
+    store: RecordStore | None = None,
+    clock: Callable[[], int] = time.process_time_ns,
 ) -> float:
     """CPU microseconds of one request from submit to answer, without gRPC.
 
-    With `evidence` under `cascade-fixed` the answer is a confident first one of a cascade.
+    With `evidence` under `cascade-fixed` the answer is a confident first one of a cascade. A
+    `store` gets a record of each. `clock` says whose CPU time: the process's or the event loop's.
     """
     registry = Registry()
     # Nobody reports here, and nobody shall be suspected for it.
     config = ControlPlaneConfig(report_interval_ms=3_600_000, policy=policy)
     dispatcher = Dispatcher(
-        config, registry, now_ns=time.monotonic_ns, loop=asyncio.get_running_loop()
+        config,
+        registry,
+        now_ns=time.monotonic_ns,
+        loop=asyncio.get_running_loop(),
+        records=None if store is None else RequestRecorder(store, Sampling(1.0), 0),
     )
     session = registry.join(WorkerIdentity("w", "memory", 1, "cpu", "simd"), time.monotonic_ns())
     qualities = [QualityEvidence("p", "accuracy", quality, 1, 0, 1) for quality, _ in _VARIANTS]
@@ -238,12 +256,34 @@ async def measure_requests(
             await dispatcher.submit(request)
 
     await caller(requests // 10)
-    started = time.process_time_ns()
+    started = clock()
     await asyncio.gather(*(caller(requests // in_flight) for _ in range(in_flight)))
-    spent = time.process_time_ns() - started
+    spent = clock() - started
     assert not any(dispatcher.gauges().values())
     dispatcher.close()
     return spent / (requests // in_flight * in_flight) / 1e3
+
+
+def measure_records(requests: int, policy: PolicyName) -> dict[str, float]:
+    """CPU microseconds that a record of a request takes: of the event loop, and with its writer.
+
+    Medians of pairs, of requests of which nothing is recorded and all is.
+    """
+    clocks = {"loop": time.thread_time_ns, "with_writer": time.process_time_ns}
+    costs: dict[str, list[float]] = {name: [] for name in clocks}
+    for _ in range(_PASSES):
+        for name, clock in clocks.items():
+            bare = asyncio.run(measure_requests(requests, _RECORDED, policy, clock=clock))
+            with tempfile.TemporaryDirectory(prefix="orchid-records-") as folder:
+                file = Path(folder) / "records.sqlite"
+                store = RecordStore(file, rows=10**6, file_bytes=1 << 28, begun_us=0)
+                store.start()
+                full = asyncio.run(
+                    measure_requests(requests, _RECORDED, policy, store=store, clock=clock)
+                )
+                store.close()
+            costs[name].append(full - bare)
+    return {name: float(np.median(found)) for name, found in costs.items()}
 
 
 def run(queued: int, seed: int) -> Report:
@@ -274,6 +314,10 @@ def run(queued: int, seed: int) -> Report:
     )
     points.append({"what": "confident first answer", "direct_us": alone, "first_us": first})
     summary["confident_first_answer_us_over_direct"] = first - alone
+    records = measure_records(10_000, default)
+    points.append({"what": "record", **records})
+    summary["record_us"] = records["loop"]
+    summary["record_us_with_writer"] = records["with_writer"]
     settings = {"queued": queued, "seed": seed}
     return make_report("decision", settings=settings, points=points, summary=summary, host=host)
 
