@@ -58,13 +58,13 @@ class Option(NamedTuple):
 class HeadValues:
     """h(x) and E h((x - A)+) for one set of pooled services tau_k; times in ns.
 
-    `converged` says that more rounds would change nothing, `ready` that they were good
-    enough to be used at least once.
+    `converged` says that more rounds would change nothing, `settled` that this was so at least
+    once, `ready` that it was for the rates that matter: values of a crowd that never was take long.
     """
 
     __slots__ = ("_after", "_at", "_chances", "_curves", "_lowest", "_mean", "_options", "_rates",
-                 "_rewards", "_shifts", "_size", "_spacing", "_step_ns", "_values", "converged",
-                 "ready")  # fmt: skip
+                 "_rewards", "_shifts", "_size", "_spacing", "_steady", "_step_ns", "_values",
+                 "converged", "ready", "settled")  # fmt: skip
 
     def __init__(
         self, deadline_ns: float, shares_ns: Sequence[float], options: Sequence[Option] = ()
@@ -78,7 +78,9 @@ class HeadValues:
         longest = max([*shares_ns, *both_ns])
         slowest = max(shares_ns)
         low, high = _LOWEST_LOAD / slowest, _HIGHEST_LOAD / min(shares_ns)
-        self.converged = self.ready = False
+        self.converged = self.settled = self.ready = False
+        # The rates whose values have converged at least once.
+        self._steady: NDArray[np.bool_] = np.zeros(_RATES, dtype=np.bool_)
         self._step_ns = deadline_ns / _STEPS
         self._size = _STEPS + 2 + math.ceil(longest / self._step_ns)
         self._rates = np.geomspace(low, high, _RATES)
@@ -112,8 +114,8 @@ class HeadValues:
         if self._options:
             self._chances[:, : _STEPS + 1] = chances
 
-    def improve(self, rounds: int) -> None:
-        """Iterate so many times."""
+    def improve(self, rounds: int, rate_per_ns: float = math.inf) -> None:
+        """Iterate so many times; values up to that rate are what matters."""
         moved = np.zeros(1)
         for _ in range(rounds):
             after = self._expected()
@@ -128,8 +130,13 @@ class HeadValues:
                 np.maximum(best, self._rewards[first] + alone + option, out=best)
             moved = best - self._values
             self._values = best - best[:, :1]
-        self.converged = bool(np.all(np.ptp(moved, axis=1) < _TOLERANCE))
-        self.ready = self.ready or self.converged
+        steady = np.ptp(moved, axis=1) < _TOLERANCE
+        self._steady |= steady
+        self.converged = bool(np.all(steady))
+        self.settled = self.settled or self.converged
+        # The rung above the rate counts, too.
+        rungs = int(np.searchsorted(self._rates, rate_per_ns)) + 1
+        self.ready = self.settled or bool(np.all(self._steady[:rungs]))
         self._at = self._values.tolist()
         self._after = self._expected().tolist()
 
@@ -137,7 +144,8 @@ class HeadValues:
         """Start from values that were found for a similar service."""
         columns = np.minimum(np.arange(self._size), before._size - 1)
         self._values = before._values[:, columns]
-        self.ready = before.ready
+        self.settled, self.ready = before.settled, before.ready
+        self._steady = before._steady
 
     def at(self, rate_per_ns: float, ages_ns: Sequence[float]) -> list[float]:
         """h when the next head has each of these ages."""

@@ -25,6 +25,8 @@ _SURE = 0.9
 _EVERY_NS = 50_000_000
 _ROUNDS = 4
 _FIRST_ROUNDS = 24
+# They are used once they hold for so many times the present arrivals.
+_CROWD = 2.0
 # Rewards are set anew every so many steps; services that moved by this share need a new grid.
 _REWARD_STEPS = 5
 _DRIFT = 0.05
@@ -98,7 +100,10 @@ class Price:
             values.converged = False
         self._reward_steps -= 1
         if not values.converged:
-            values.improve(_ROUNDS if values.ready else _FIRST_ROUNDS)
+            rounds = _ROUNDS if values.settled else _FIRST_ROUNDS
+            # Cascades spend what is free at other rates, too, and wait for them all.
+            known = traffic.known(now_ns) and traffic.cascade is None
+            values.improve(rounds, _CROWD * traffic.rate_per_ns() if known else math.inf)
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """The variant for the head of the queue, or a drop."""

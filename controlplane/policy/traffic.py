@@ -25,8 +25,8 @@ class Traffic:
     taken with it, `estimates` the latest estimates by variant number. Times in ns.
     """
 
-    __slots__ = ("_fast", "_seen", "_seen_ns", "_steady", "_usual", "cascade", "deadline_ns",
-                 "eligible", "estimates", "services_ns")  # fmt: skip
+    __slots__ = ("_fast", "_first_ns", "_seen", "_seen_ns", "_steady", "_usual", "cascade",
+                 "deadline_ns", "eligible", "estimates", "services_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.eligible: tuple[int, ...] = ()
@@ -37,10 +37,12 @@ class Traffic:
         self._usual = 0
         self._fast = self._steady = 0.0
         self._seen = 0
-        self._seen_ns = 0
+        self._first_ns = self._seen_ns = 0
 
     def arrive(self, arrival: Arrival) -> None:
         """Take one arrival, admitted or not."""
+        if not self._seen:
+            self._first_ns = arrival.now_ns
         since = self._seen_ns - arrival.now_ns
         self._fast = self._fast * math.exp(since / _FAST_NS) + 1.0 / _FAST_NS
         self._steady = self._steady * math.exp(since / _STEADY_NS) + 1.0 / _STEADY_NS
@@ -54,6 +56,10 @@ class Traffic:
         """The arrival rate to reckon with: steady, or the recent one less its own doubt."""
         fast = self._fast - math.sqrt(self._fast / (2.0 * _FAST_NS))
         return max(self._steady, fast)
+
+    def known(self, now_ns: int) -> bool:
+        """Whether arrivals have been watched for as long as their rate is averaged over."""
+        return now_ns - self._first_ns >= _STEADY_NS
 
     def _vote(self, eligible: tuple[int, ...], cascade: Cascade | None) -> None:
         """Keep the set that most arrivals have, by majority vote."""

@@ -101,6 +101,14 @@ def test_until_the_values_have_converged_the_reserve_decides() -> None:
     assert made.policy.decide(made.foresight.estimates(ALL, NOMINAL), _crowd()) == same
 
 
+def test_values_of_crowds_that_never_were_are_not_waited_for() -> None:
+    made = Stand(Price(Orchid()), TABLE, NOMINAL, Foresight(TABLE))
+    for _ in range(8):
+        made.arrive(150.0)
+        made.policy.refresh(made.now_ns)
+    assert made.policy.price_per_s() > 0.0
+
+
 def test_traffic_without_any_time_left_is_not_priced() -> None:
     made = Stand(Price(Orchid()), TABLE, NOMINAL, Foresight(TABLE))
     for _ in range(5):
