@@ -1,9 +1,7 @@
-"""Times and measures the variants of a build: each only on what its place in routing needs.
+"""Times and measures the variants of a build.
 
-A variant in 8 bits that is faster than its fp32 twin is measured on all items, and the twin, which
-routing would never choose, on the first few of them: enough to see what 8 bits lose. What may be a
-stage of a cascade, since no faster variant is as accurate, also answers the items that confidence
-is fitted on. `orchid models evaluate` measures the rest.
+All of them answer the items that accuracy is measured on. What may be a stage of a cascade, since
+no faster variant is as accurate, also answers those that confidence is fitted on.
 """
 
 from __future__ import annotations
@@ -24,9 +22,6 @@ from worker.models.progress import Progress
 from worker.models.records import VariantRecord, digest, load_record, save_record
 
 OUTPUT = "logits"
-# Items on which the answers of twins are compared: a loss of a point is some three of its
-# standard errors away from none, and where it shows all items decide.
-SAMPLED = 256
 
 
 class BuildEvidence:
@@ -76,23 +71,24 @@ class BuildEvidence:
         self._settle(record, slow(pace.ratio))
 
     def measure(self, job: Job) -> None:
-        """Measure a variant on all items; the twin of a faster one in 8 bits on a sample."""
-        record, items = self._record(job), len(self._population.labels)
-        if settled(self._folder, job, record):
+        """Measure the accuracy of a variant that was not refused."""
+        record = self._record(job)
+        key = self._key(job, record)
+        if settled(self._folder, job, record) or record.evidence_key == key:
             return
-        twin_serves = job.precision == "fp32" and not self._record(job.twin).refused
-        self._measure(job, record, SAMPLED if twin_serves and items > SAMPLED else items)
+        answers = self._measurement.answers(self._as_run(job), self._population)
+        variant = replace(record.variant, quality=accuracies(self._population, answers))
+        save_record(self._folder, replace(record, variant=variant, evidence_key=key))
+        self._measured.append(job.name)
 
     def compare(self, job: Job) -> None:
         """Refuse a variant in 8 bits that loses accuracy against its twin."""
         record = self._record(job)
-        if record.refused:
+        own = record.variant.evidence(POPULATION)
+        other = self._record(job.twin).variant.evidence(POPULATION)
+        if record.refused or own is None or other is None:
             return
-        lost = self._lost(job)
-        if loses(lost) and not self._record(job.twin).variant.quality:
-            self._measure(job.twin, self._record(job.twin), len(self._population.labels))
-            lost = self._lost(job)
-        if reason := loses(lost):
+        if reason := loses(other.value - own.value):
             self._settle(record, reason)
 
     def stages(self, jobs: Sequence[Job]) -> list[Job]:
@@ -111,32 +107,6 @@ class BuildEvidence:
         # Without its answers to the others there is nothing to test a fit on.
         if self._population.fitting and self._measurement.kept(measured, self._population):
             self._measurement.answers(measured, self._population.fitting)
-
-    def _measure(self, job: Job, record: VariantRecord, items: int) -> None:
-        whole = items == len(self._population.labels)
-        keys = [self._key(job, record, extent) for extent in ("with confidence", "sampled")]
-        if record.evidence_key in (keys[:1] if whole else keys):
-            return
-        answers = self._measurement.answers(self._as_run(job), self._population.first(items))
-        # Routing compares accuracies, so one of a sample is not told beside those of all items.
-        quality = accuracies(self._population, answers) if whole else ()
-        variant = replace(record.variant, quality=quality)
-        key = keys[0 if whole else 1]
-        save_record(self._folder, replace(record, variant=variant, evidence_key=key))
-        self._measured.append(job.name)
-
-    def _lost(self, job: Job) -> float:
-        """Accuracy that a variant in 8 bits loses, on all items or else on the sample."""
-        own, other = (self._record(each).variant.evidence(POPULATION) for each in (job, job.twin))
-        if own is not None and other is not None:
-            return other.value - own.value
-        sample = self._population.first(SAMPLED)
-        mine, theirs = (
-            self._measurement.kept(self._as_run(each), sample) for each in (job, job.twin)
-        )
-        if mine is None or theirs is None:
-            return 0.0
-        return float(theirs.right.mean() - mine.right.mean())
 
     def _settle(self, record: VariantRecord, refused: str) -> None:
         save_record(self._folder, replace(record, refused=refused))
@@ -158,10 +128,10 @@ class BuildEvidence:
     def _files(self, job: Job, record: VariantRecord) -> list[FileRef]:
         return [self._shared[job.recipe.family], *record.files]
 
-    def _key(self, job: Job, record: VariantRecord, extent: str) -> str:
+    def _key(self, job: Job, record: VariantRecord) -> str:
         return digest(
             files=[ref.sha256 for ref in self._files(job, record)],
-            data=[self._population.source, extent],
+            data=[self._population.source, "with confidence"],
             engine=_engine_identity(),
         )
 
