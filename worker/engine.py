@@ -8,6 +8,7 @@ module is imported (ImportError when it does not fit); nothing else imports the 
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +35,10 @@ RunToken = _engine.RunToken
 KV_BLOCK_TOKENS = 16
 SMALL_PAGE = 4096
 HUGE_PAGE = 2 << 20
+
+# The library looks whether a domain of custom operators is known and then adds it, without a lock:
+# of two sessions that open at once, one may find the other's and fail.
+_opening = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +95,15 @@ class Session:
                 found = Prepared(path, False, f"the graph cannot be prepared: {error}")
 
         def load(graph: Path, optimize: bool) -> _engine.Session:
-            return _engine.Session(
-                str(graph),
-                intra_op_threads=intra_op_threads,
-                spinning=spinning,
-                optimize=optimize,
-                config=dict(config or {}),
-                save_optimized_to="",
-            )
+            with _opening:
+                return _engine.Session(
+                    str(graph),
+                    intra_op_threads=intra_op_threads,
+                    spinning=spinning,
+                    optimize=optimize,
+                    config=dict(config or {}),
+                    save_optimized_to="",
+                )
 
         try:
             self._session = load(found.graph, not found.prepared)
@@ -358,18 +364,19 @@ def machine_class() -> str:
 
 
 def _prepare(source: Path, folder: Path) -> None:
-    _engine.Session(
-        str(source),
-        intra_op_threads=1,
-        spinning=False,
-        optimize=True,
-        config={
-            "session.optimized_model_external_initializers_file_name": WEIGHTS_NAME,
-            "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
-            "session.save_external_prepacked_constant_initializers": "1",
-        },
-        save_optimized_to=str(folder / GRAPH_NAME),
-    )
+    with _opening:
+        _engine.Session(
+            str(source),
+            intra_op_threads=1,
+            spinning=False,
+            optimize=True,
+            config={
+                "session.optimized_model_external_initializers_file_name": WEIGHTS_NAME,
+                "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+                "session.save_external_prepacked_constant_initializers": "1",
+            },
+            save_optimized_to=str(folder / GRAPH_NAME),
+        )
 
 
 def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:

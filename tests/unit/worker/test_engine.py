@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
+from worker import engine
 from worker.engine import RunToken, Session, machine_class, runtime_info
 from worker.errors import EngineError, InvalidInput, ModelLoadError, RunTerminated
 
@@ -216,6 +218,27 @@ def test_loading_a_bad_file_says_why(tmp_path: Path) -> None:
         Session(tmp_path / "garbage.onnx")
     with pytest.raises(ModelLoadError, match="intra_op_threads is 0"):
         Session(graphs.adder(tmp_path / "m.onnx"), intra_op_threads=0)
+
+
+def test_sessions_open_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's registry of custom operators stands no two at once."""
+    graph, real = graphs.adder(tmp_path / "m.onnx"), engine._engine.Session
+    opening, together = threading.Lock(), []
+
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        alone = opening.acquire(blocking=False)
+        together.append(not alone)
+        try:
+            return real(*args, **kwargs)
+        finally:
+            if alone:
+                opening.release()
+
+    monkeypatch.setattr(engine._engine, "Session", opened)
+    with ThreadPoolExecutor(4) as pool:
+        sessions = [pool.submit(Session, graph, share_weights=False) for _ in range(24)]
+    assert [session.result().inputs[0].name for session in sessions] == ["a"] * 24
+    assert together == [False] * 24
 
 
 def test_an_unserved_element_type_is_refused_at_load(tmp_path: Path) -> None:
