@@ -16,7 +16,7 @@ from controlplane.deployment import deployment_of
 from controlplane.errors import Cancelled, ControlPlaneError, Refused
 from controlplane.expiry import Deadlines
 from controlplane.pending import Kept, Pending
-from controlplane.policy.cascade import answered, confidence_of
+from controlplane.policy.cascade import answered, confidence_of, early_ns
 from controlplane.policy.cascading import FirstAnswer
 from controlplane.policy.hands import Flight
 from controlplane.policy.pool import Pool
@@ -25,9 +25,6 @@ from controlplane.policy.scheduler import Scheduler
 from controlplane.policy.selector import Reason, Stage
 
 _log = logging.getLogger(__name__)
-
-# Timers count whole ms, and a loop may be busy: first answers are given so long before they must.
-_EARLY_NS = 2_000_000
 
 
 def first_alone(answer: Answer) -> Answer:
@@ -57,7 +54,7 @@ class SecondLooks:
         self._scheduler = scheduler
         self._pending = pending
         self._deadlines = deadlines
-        self._early_ns = scheduler.settings.response_ns + _EARLY_NS
+        self._response_ns = scheduler.settings.response_ns
         self._next_id = next_id
         self._end = end
         self._give = give
@@ -127,7 +124,8 @@ class SecondLooks:
     def goes_on(self, pending: Pending, now_ns: int) -> bool:
         """Whether a request whose time to begin a second run is up has begun one, and may wait."""
         request = pending.request
-        give_up_ns = request.deadline_ns - self._early_ns
+        budget_ns = request.deadline_ns - request.arrived_ns
+        give_up_ns = request.deadline_ns - self._response_ns - early_ns(budget_ns)
         if pending.kept is None or pending.flight is None or now_ns >= give_up_ns:
             return False
         self._deadlines.add(request.id, give_up_ns)

@@ -23,6 +23,7 @@ from bench.sim.tally import Tally
 from bench.sim.workers import Job, SimWorker
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
+from controlplane.policy.cascade import early_ns
 from controlplane.policy.cohorts import Cohorts
 from controlplane.policy.hands import Flight
 from controlplane.policy.ladder import Ladder
@@ -36,8 +37,6 @@ __all__ = ["SimSettings", "World", "simulate"]
 _MODEL = "m"
 _REPORT_NS = 250_000_000
 _MOST_DISPATCHES = 3
-# The control plane's timer for a first answer that is kept fires so long before it must leave.
-_EARLY_NS = 2_000_000
 
 
 def simulate(
@@ -229,7 +228,8 @@ class World:
             return False
         looks.kept[request.id] = kept
         self._flight[request.id] = None
-        give_up = request.deadline_ns - self._settings.response_ns - _EARLY_NS
+        budget = request.deadline_ns - request.arrived_ns
+        give_up = request.deadline_ns - self._settings.response_ns - early_ns(budget)
         self._at(until, lambda at: self._flight.get(request.id) or self._settle(request.id, at))
         self._at(give_up, partial(self._settle, request.id))
         return True

@@ -19,6 +19,12 @@ MOST_PAIRS = 3
 # that its logarithm is still a number.
 _MOST_ODDS = 500.0
 _LEAST = 1e-300
+# A first answer that is kept leaves so long before it must, and this part of the time that the
+# request had, but not more than so much, besides: timers count whole ms, and its way to the caller
+# takes longer while every core computes.
+_EARLY_NS = 2_000_000
+_EARLY_PARTS = 20
+_MOST_EARLY_NS = 10_000_000
 # Choices of callers make sets of variants; what was found for this many of them is kept.
 _REMEMBERED = 256
 
@@ -106,6 +112,14 @@ def chance_of(logits: Sequence[float], calibration: Calibration, place: int) -> 
     powers = [math.exp((logit - largest) / calibration.temperature) for logit in logits]
     rest = math.fsum(powers) - 1.0
     return (1.0 - confidence) * powers[place] / rest if rest > 0.0 else 0.0
+
+
+def early_ns(budget_ns: int) -> int:
+    """How long before its answer must leave a request gets the first one, if that is all it has.
+
+    `budget_ns` is the time that the request had when it arrived.
+    """
+    return _EARLY_NS + min(budget_ns // _EARLY_PARTS, _MOST_EARLY_NS)
 
 
 def faults(evidence: Evidence) -> list[str]:

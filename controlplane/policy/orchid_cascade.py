@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.policy.cascade import envelope, price_at
+from controlplane.policy.cascade import early_ns, envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
 from controlplane.policy.price import Price, choice
@@ -74,8 +74,9 @@ class OrchidCascade(Price):
         taken = [estimate.predicted_ns for estimate in estimates]
         places = {estimate.variant: place for place, estimate in enumerate(estimates)}
         costs = self._costs(values, situation, taken)
-        # A second run comes after whoever waits for a first answer.
+        # A second run comes after whoever waits for a first answer, and ends before that is given.
         wait = (situation.busy_ns + situation.queued_ns) / max(1, situation.workers)
+        wait += early_ns(situation.deadline_ns)
         price = self._scarcity
         chances: list[float] = []
         worth: list[float] = []

@@ -18,6 +18,7 @@ from controlplane.policy.cascade import (
     answered,
     chance_of,
     confidence_of,
+    early_ns,
     envelope,
     faults,
     height,
@@ -52,6 +53,12 @@ def test_confidence_is_the_largest_probability_at_the_temperature() -> None:
     assert confidence_of(logits, Calibration(2.0)) == pytest.approx(max(powers) / sum(powers))
     assert confidence_of([5.0], Calibration()) == 1.0
     assert confidence_of([0.0, 0.0], Calibration()) == 0.5
+
+
+def test_a_kept_answer_leaves_early_by_a_part_of_the_time_there_was() -> None:
+    assert early_ns(0) == 2_000_000
+    assert early_ns(90_000_000) == 6_500_000
+    assert early_ns(200_000_000) == early_ns(10**12) == 12_000_000
 
 
 def test_a_beta_map_bends_the_confidence() -> None:
