@@ -91,18 +91,19 @@ class Quotas:
         """
         if self._tenancy is None:
             return limits
-        config = self._tenancy.account(klass.tenant).config
+        account = self._tenancy.account(klass.tenant)
+        config = account.config
         most = config.max_output_tokens
         if most and limits.max_tokens > most:
             raise InvalidRequest(
-                f"max_tokens is {limits.max_tokens}; tenant {klass.tenant!r} may ask for {most}"
+                f"max_tokens is {limits.max_tokens}; {_who(account)} may ask for {most}"
             )
         if config.max_context_tokens:
             left = config.max_context_tokens - prompt_tokens
             if left < max(1, limits.max_tokens):
                 raise ContextOverflow(
                     f"the prompt has {prompt_tokens} tokens and max_tokens is {limits.max_tokens}; "
-                    f"sequences of tenant {klass.tenant!r} have {config.max_context_tokens} "
+                    f"sequences of {_who(account)} have {config.max_context_tokens} "
                     "tokens at most"
                 )
             most = min(most, left) if most else left
@@ -125,7 +126,7 @@ class Quotas:
         verdict, most = hold_verdict(account, others, needed, total_blocks)
         if verdict is not Verdict.HOLDS:
             account.refused += 1
-        who = f"tenant {klass.tenant!r}"
+        who = _who(account)
         if verdict is Verdict.NEVER:
             raise Unsatisfiable(f"{needed} KV blocks may be needed, {who} may hold {most}")
         if verdict is Verdict.TOO_MANY:
@@ -149,3 +150,8 @@ class Quotas:
         account.open -= 1
         account.held_blocks -= hold.blocks
         account.held_token_ms += live_token_ms
+
+
+def _who(account: Account) -> str:
+    """Whose account it is, for an error: callers without terms of their own share one."""
+    return f"tenant {account.name!r}" if account.name else "everybody who is not configured"

@@ -55,21 +55,21 @@ def hold_verdict(
     Within its reservation always; beyond that what the others neither hold nor have reserved:
     `total - sum of max(held, reserved)`, and no more than it may borrow. Blocks cannot be taken
     back within a deadline, so reserved ones are not lent. `total` 0 is not known: only what the
-    tenant's own terms bound then counts.
+    tenant's own terms bound then counts, and so it is where nobody has reserved any.
     """
     config = account.config
     if config.max_generations and account.open >= config.max_generations:
         return Verdict.TOO_MANY, 0
     reserved = config.kv_block_s_per_s
-    ever = now = reserved
-    bounded = total > 0 or config.borrow_kv_block_s_per_s >= 0
-    if not bounded:
+    kept = held = 0
+    for other in others:
+        kept += other.config.kv_block_s_per_s
+        held += max(other.held_blocks, other.config.kv_block_s_per_s)
+    # Without a reservation there is nothing to keep free: who waits for blocks waits in turn.
+    bounded = total > 0 and reserved + kept > 0
+    if not bounded and config.borrow_kv_block_s_per_s < 0:
         return Verdict.HOLDS, account.held_blocks + needed
-    if total > 0:
-        kept = held = 0
-        for other in others:
-            kept += other.config.kv_block_s_per_s
-            held += max(other.held_blocks, other.config.kv_block_s_per_s)
+    if bounded:
         ever, now = max(reserved, total - kept), max(reserved, total - held)
         if config.borrow_kv_block_s_per_s >= 0:
             bound = reserved + config.borrow_kv_block_s_per_s

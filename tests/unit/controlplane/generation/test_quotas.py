@@ -104,6 +104,31 @@ def test_long_contexts_of_one_tenant_leave_the_others_reservation() -> None:
     assert tenancy.account("shop").held_token_ms == 5
 
 
+def test_callers_without_terms_are_told_that_they_share_an_account() -> None:
+    others = TenantConfig(max_output_tokens=100, max_context_tokens=400)
+    made, tenancy = quotas(TenantsConfig(named=TERMS.named, others=others))
+    x, nobody = RequestClass(tenant="x"), RequestClass()
+    made.take(1, x, 16 * 12, 72, 250)
+    assert held(tenancy.account("")) == (1, 12)
+    together = "everybody who is not configured holds 12 of the 12 KV blocks"
+    with pytest.raises(Refused, match=together):
+        made.take(2, nobody, 16, 72, 250)
+    with pytest.raises(Unsatisfiable, match=r"13 KV blocks .* who is not configured may hold 12"):
+        made.take(2, nobody, 16 * 13, 72, 250)
+    with pytest.raises(InvalidRequest, match="everybody who is not configured may ask for 100"):
+        made.bounded(nobody, 10, GenerationLimits(max_tokens=101))
+    with pytest.raises(ContextOverflow, match="of everybody who is not configured have 400"):
+        made.bounded(nobody, 400, GenerationLimits())
+
+
+def test_where_no_blocks_are_reserved_generations_wait_on_the_worker() -> None:
+    made, tenancy = quotas(TenantsConfig(named={"shop": TenantConfig()}))
+    for number in range(3):
+        made.take(number, RequestClass(), 16 * 12, 22, 250)
+    made.take(3, SHOP, 16 * 12, 22, 250)
+    assert [held(each) for each in tenancy.accounts.values()] == [(1, 12), (3, 36)]
+
+
 def test_open_generations_are_bounded() -> None:
     made, _ = quotas()
     for number in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controlplane.policy.tenancy.accounts import Account
@@ -53,6 +53,18 @@ def test_without_a_known_total_only_the_own_terms_bound() -> None:
     assert hold_verdict(account(5, 0, borrow=0), [], 6, 0) == (Verdict.NEVER, 5)
 
 
+def test_where_nobody_has_reserved_any_only_the_own_terms_bound() -> None:
+    full = account(0, 90)
+    # Those of a full arena wait on its worker, in turn with others.
+    assert hold_verdict(full, [account(0, 40)], 50, 100)[0] is Verdict.HOLDS
+    assert hold_verdict(account(0, 0), [full], 20, 100)[0] is Verdict.HOLDS
+    assert hold_verdict(account(0, 4, borrow=5), [full], 1, 100) == (Verdict.HOLDS, 5)
+    assert hold_verdict(account(0, 4, borrow=5), [full], 2, 100) == (Verdict.TOO_MUCH, 5)
+    # One reservation, of whomever, and there is something to keep free.
+    assert hold_verdict(full, [account(1, 0)], 50, 100) == (Verdict.TOO_MUCH, 99)
+    assert hold_verdict(account(1, 90), [account(0, 0)], 50, 100) == (Verdict.TOO_MUCH, 100)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(-1, 30)), min_size=2, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30), st.booleans()), max_size=80),
@@ -60,6 +72,7 @@ def test_without_a_known_total_only_the_own_terms_bound() -> None:
 def test_a_reservation_can_always_be_used(
     terms: list[tuple[int, int]], asks: list[tuple[int, int, bool]]
 ) -> None:
+    assume(any(reserved for reserved, _ in terms))
     accounts = [account(reserved, 0, borrow) for reserved, borrow in terms]
     total = sum(reserved for reserved, _ in terms) + 20
     for who, blocks, ends in asks:
