@@ -39,11 +39,32 @@ class HeldModel:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """What a worker's memory is for, in bytes, as it last told it; up to a minute old.
+
+    `weights` with what sessions and loads take, `runtime` with what the C library keeps free,
+    `workspace` of runs with the inputs that wait, `caches` of keys and values. `free` is what a
+    load may still take and `limited_by` whose limit that is, `measured` what the kernel counts for
+    the process, `budget` what the configuration allows altogether, 0 without one.
+    """
+
+    weights: int
+    runtime: int
+    workspace: int
+    caches: int
+    free: int
+    limited_by: str
+    measured: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRow:
     """One worker, or one that was lost `gone_s` seconds ago (None while it is there).
 
     CPU in percent of one core, `host_cpu_percent` of the whole machine; `held` counts the
-    requests or generations that the control plane knows there.
+    requests or generations that the control plane knows there. `memory` is None until the worker
+    has told it, and once it is gone.
     """
 
     id: str
@@ -63,6 +84,7 @@ class WorkerRow:
     throttled_periods: int
     since_report_ms: float
     models: tuple[HeldModel, ...]
+    memory: MemoryRow | None = None
     gone_s: float | None = None
 
 

@@ -22,6 +22,7 @@ from controlplane.page.history import (
     rates,
     tokens_per_s,
 )
+from controlplane.page.memory import memory_row
 from controlplane.page.reasons import decision_reasons, generation_reasons, request_reasons
 from controlplane.page.records import (
     SCHEMA,
@@ -238,7 +239,7 @@ def _workers(sources: Sources, roster: Roster, now_ns: int) -> tuple[WorkerRow, 
 def _worker(
     session: WorkerSession, held: int, now_ns: int, gone: GoneWorker | None = None
 ) -> WorkerRow:
-    identity, load = session.identity, session.load
+    identity, load, memory = session.identity, session.load, session.memory
     state = session.state.value
     if gone is not None:
         state = "drained" if gone.drained else "lost"
@@ -260,6 +261,7 @@ def _worker(
         throttled_periods=load.throttled_periods,
         since_report_ms=_short((now_ns - session.heard_ns) / 1e6),
         models=tuple(_held(session, model) for model in session.models.values()),
+        memory=None if memory is None or gone is not None else memory_row(memory),
         gone_s=_short((now_ns - gone.gone_ns) / 1e9) if gone is not None else None,
     )
 

@@ -76,6 +76,13 @@ def test_it_shows_the_cluster_and_its_figures_move(
     assert float(figure(page, "Answered").replace(",", "")) > 0
     assert figure(page, "Workers ready") == "2"
 
+    # What their memory is for, drawn and in words.
+    bars = page.locator("#memory .lane")
+    expect(bars).to_have_count(2)
+    expect(bars.first.locator("svg.waterfall rect")).to_have_count(5)
+    expect(bars.first.locator(".legend")).to_contain_text("weights")
+    assert "MiB" in (bars.first.locator("svg.waterfall").get_attribute("aria-label") or "")
+
     # The decode worker has its arena, drawn and in words.
     lane = page.locator("#generators .lane")
     expect(lane).to_contain_text("decode-0")
@@ -107,6 +114,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(
         expect(page.locator("#link")).to_have_text("Live")
         expect(page.locator("#workers")).to_contain_text("decode-0")
         expect(page.locator("#generators .lane canvas")).to_be_visible()
+        expect(page.locator("#memory .lane")).to_have_count(2)
         for details in page.locator("details summary").all():
             details.click()
         assert overflow(page) <= 0

@@ -1,6 +1,7 @@
-// What is drawn by hand: the variant mix, arenas, waterfalls. Each has its text beside it.
+// What is drawn by hand: the variant mix, arenas, memory, waterfalls. Each has its text beside it.
 
 import { el, keyed, say, svg } from "./dom.js";
+import { mebibytes } from "./words.js";
 
 const HEIGHT = 150;
 const BOTTOM = 18;
@@ -128,6 +129,42 @@ const PHASES = new Set(["receive", "preprocess", "admission", "queue", "dispatch
 
 export function phaseKind(name) {
   return PHASES.has(name) ? `ph-${name}` : "ph-other";
+}
+
+const MEMORY = ["weights", "runtime", "workspace", "caches", "free"];
+
+// A card for each worker: what its memory is for, as a bar and in figures.
+export function drawMemory(parent, workers) {
+  const cards = keyed(parent, workers.map((worker) => worker.id), (id) => el("div", { class: "lane" },
+    el("h4", {}, id), svg("svg", { class: "waterfall", viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img" }),
+    el("ul", { class: "legend" }), el("p", { class: "dim" })));
+  cards.forEach((card, place) => {
+    const { id, memory } = workers[place];
+    const [, chart, list, note] = card.children;
+    const parts = MEMORY.map((name) => (
+      { name, kind: `mem-${name}`, value: memory[name], note: mebibytes(memory[name]) }));
+    drawParts(chart, parts, `Memory of ${id}: ${parts.map((part) => `${part.name} ${part.note}`).join(", ")}`);
+    legend(list, parts);
+    const budget = memory.budget ? ` of ${mebibytes(memory.budget)} allowed` : "";
+    say(note, `${mebibytes(memory.measured)} in use${budget}. A load may take what is free (limit: ${memory.limited_by}).`);
+  });
+}
+
+// Parts of a whole side by side, [{kind, value}]; the smallest stay in sight. `text` tells the same.
+function drawParts(chart, parts, text) {
+  if (chart.getAttribute("aria-label") === text) return;
+  const whole = parts.reduce((sum, part) => sum + part.value, 0) || 1;
+  const widths = parts.map((part) => (part.value ? Math.max(15, (1000 * part.value) / whole) : 0));
+  const scale = 1000 / (widths.reduce((sum, width) => sum + width, 0) || 1);
+  let x = 0;
+  const drawn = parts.map((part, place) => {
+    const width = scale * widths[place];
+    const rect = svg("rect", { class: part.kind, x, width, height: 10 });
+    x += width;
+    return rect;
+  });
+  chart.setAttribute("aria-label", text);
+  chart.replaceChildren(...drawn);
 }
 
 // The phases of one request over its whole time; `text` tells the same.

@@ -1,7 +1,7 @@
 // The status page: takes snapshots from /events and shows them. Docs: docs/operations.md.
 
 import { badge, el, figures, fill, keyed, say, small, svg } from "./dom.js";
-import { bar, bucketed, drawArena, drawMix, legend, phaseKind, shade, swatch, waterfall } from "./drawings.js";
+import { bar, bucketed, drawArena, drawMemory, drawMix, legend, phaseKind, shade, swatch, waterfall } from "./drawings.js";
 import { count, DECISIONS, mebibytes, mood, OTHERS, rate, REASONS, share, span, time, timely } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
@@ -171,6 +171,12 @@ function heldModels(worker) {
   });
 }
 
+function showMemory({ workers }) {
+  const told = workers.filter((worker) => worker.memory);
+  byId("memory").hidden = told.length === 0;
+  drawMemory(byId("memory-bars"), told);
+}
+
 function showGenerators({ generators }) {
   byId("text").hidden = generators.length === 0;
   const blocks = keyed(byId("generators"), generators.map((each) => each.model), (name) =>
@@ -283,7 +289,7 @@ function show(snapshot) {
 
 function draw() {
   if (!last) return;
-  for (const part of [showHouse, showGlance, showMix, showQueues, showWorkers, showGenerators, showReasons, showSlow]) {
+  for (const part of [showHouse, showGlance, showMix, showQueues, showWorkers, showMemory, showGenerators, showReasons, showSlow]) {
     part(last);
   }
 }

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import httpx2
@@ -23,6 +24,7 @@ from controlplane.page.app import FILES, application
 from controlplane.page.door import PageDoor
 from controlplane.page.feed import MOST_BEHIND, Feed
 from controlplane.page.guard import HEADERS
+from controlplane.page.records import MemoryRow
 from controlplane.page.snapshot import Sources
 from controlplane.policy.admission import Refusal
 from controlplane.policy.decode import RouteReason
@@ -31,6 +33,7 @@ from controlplane.preprocess import Preprocessor
 from controlplane.security.guard import Guard
 from controlplane.security.house import OPEN, Security
 from controlplane.telemetry.timeline import SlowRequests
+from protos.orchid.v1 import fleet_pb2, worker_pb2
 from tests.contract.controlplane.decode_worker import DecodeWorker, Writers, ask, rest, writers
 from tests.contract.controlplane.fake_worker import until
 from tests.contract.controlplane.secured import OPERATOR, SHOP, audited, secured, sha256, tls_of
@@ -279,6 +282,16 @@ def test_every_reason_has_its_words() -> None:
         assert f'"{reason}": "' in words
 
 
+def test_every_part_of_a_workers_memory_has_its_colour() -> None:
+    (parts,) = re.findall(r"const MEMORY = \[(.*)\];", (STATIC / "drawings.js").read_text())
+    names = re.findall(r'"(\w+)"', parts)
+    assert set(names) < {field.name for field in fields(MemoryRow)}
+    assert len(names) == 5
+    style = (STATIC / "page.css").read_text()
+    for name in names:
+        assert f".mem-{name} {{ fill:" in style
+
+
 def door_of(house: Writers, security: Security = OPEN) -> PageDoor:
     sources = Sources(
         id="cp",
@@ -339,6 +352,12 @@ async def test_a_decode_worker_is_shown_with_its_arena_and_no_word_of_what_it_wr
                 generated_tokens=77,
                 block_map=bytes([2, 3, 3, 1, 0, 0]),
             )
+            line = worker_pb2.MemoryLine(lifetime="prefixes", owner="writer", bytes=7)
+            told = worker_pb2.MemoryLedger(lines=[line], measured_bytes=9, limited_by="host")
+            await house.memberships[worker.name].call.write(fleet_pb2.WorkerReport(memory=told))
+            session = house.registry.session_of(worker.name)
+            assert session is not None
+            await until(lambda: session.memory is not None, "the memory is there")
             response = await client.get(f"{url}/status.json")
             shown = response.json()
             (generator,) = shown["generators"]
@@ -349,6 +368,8 @@ async def test_a_decode_worker_is_shown_with_its_arena_and_no_word_of_what_it_wr
             assert lane["arena"]["cells"] == "233100"
             assert lane["arena"]["used_blocks"] == 3
             assert shown["workers"][0]["worker_class"] == "decode"
+            memory = shown["workers"][0]["memory"]
+            assert (memory["caches"], memory["weights"], memory["measured"]) == (7, 0, 9)
             for word in ("once", "upon"):
                 assert word not in response.text
         finally:

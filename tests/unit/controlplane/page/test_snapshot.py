@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from controlplane.config import QueueConfig
+from controlplane.deployed import MemoryLine, WorkerMemory
 from controlplane.errors import Refused
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.prompts import Prompts
@@ -175,6 +176,33 @@ async def test_a_worker_that_is_lost_stays_in_sight() -> None:
     house.join("w1")
     view.sample()
     assert [each["state"] for each in shown(view)["workers"]] == ["ready"]
+    house.close()
+
+
+@virtual
+async def test_what_a_workers_memory_is_for_is_shown_while_it_is_there() -> None:
+    house = House()
+    worker = house.join()
+    view = view_of(house)
+    view.sample()
+    assert shown(view)["workers"][0]["memory"] is None
+    names = ["runtime", "weights", "state", "loading", "workspace", "requests", "sequences"]
+    names += ["prefixes", "arena", "allocator", "of another release"]
+    lines = [MemoryLine(name, "<b>", 1 << number) for number, name in enumerate(names)]
+    worker.session.memory = WorkerMemory(tuple(lines), 2047, 2100, 7, "host", 4096)
+    assert shown(view)["workers"][0]["memory"] == {
+        "weights": 2 + 4 + 8,
+        "runtime": 1 + 512 + 1024,
+        "workspace": 16 + 32,
+        "caches": 64 + 128 + 256,
+        "free": 7,
+        "limited_by": "host",
+        "measured": 2100,
+        "budget": 4096,
+    }
+    house.leave(worker)
+    view.sample()
+    assert shown(view)["workers"][0]["memory"] is None
     house.close()
 
 
