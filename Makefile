@@ -107,7 +107,7 @@ $(PROTO_VENV)/.ready: Makefile
 
 $(TRITON_VENV)/.ready: Makefile
 	test -x $(TRITON_VENV)/bin/python || $(PYTHON) -m venv $(TRITON_VENV)
-	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc]' numpy
+	$(TRITON_VENV)/bin/pip install --quiet --disable-pip-version-check 'tritonclient[grpc,http]' numpy
 	touch $@
 
 $(DEPLOY_VENV)/.ready: Makefile

@@ -174,6 +174,8 @@ class ControlPlane:
                 generating=self._generations,
                 catalogue=self._server.catalogue,
                 registry=registry,
+                repository=self._server.repository,
+                version=self._server.version,
                 now_ns=time.monotonic_ns,
                 wall_ms=_wall_ms,
                 security=self._security,

@@ -12,6 +12,7 @@ from controlplane.generation.checks import check_ask
 from controlplane.http.calls import Call, Settings
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.fields import ChatBody, CompletionBody, EmbeddingsBody, Reader
+from controlplane.http.oip_request import HEADER_LENGTH, InferReader
 from controlplane.http.problems import INTERNAL, problem_of
 from controlplane.http.prompts import chat_ask, completion_asks
 
@@ -44,6 +45,7 @@ class Bodies:
         self._chat, self._completion = Reader(ChatBody), Reader(CompletionBody)
         self._embedding = Reader(EmbeddingsBody)
         self._embeddings = Embeddings(here.config, here.intake, here.catalogue)
+        self._infer = InferReader()
 
     def chat(self, data: bytes) -> None:
         """POST /v1/chat/completions."""
@@ -66,11 +68,23 @@ class Bodies:
             ask = self._embeddings.ask(self._call(data), body, view)
             self._here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, None)
 
+    def infer(self, data: bytes) -> None:
+        """POST /v2/models/NAME/infer; what follows the last brace are bytes of tensors."""
+        named = b'"text"' in data or b'"input_ids"' in data
+        model = "tiny" if named else "adder" if b'"a"' in data else "echo"
+        size = data.rfind(b"}") + 1
+        call = self._call(data, size if size < len(data) else 0)
+        with _told():
+            ask, _ = self._infer.read(call, data, self._here.catalogue.view(model))
+            self._here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, None)
+
     def _writer(self) -> Any:
         return self._here.catalogue.view("writer").info
 
-    def _call(self, data: bytes) -> Call:
+    def _call(self, data: bytes, json_bytes: int = 0) -> Call:
         headers = [(b"x-orchid-deadline-ms", data[-4:])] if len(data) % 3 == 0 else []
+        if json_bytes:
+            headers.append((HEADER_LENGTH.encode(), str(json_bytes).encode()))
 
         async def receive() -> Any:
             raise NotImplementedError

@@ -188,6 +188,43 @@ def embeddings() -> tuple[bytes, ...]:
     )
 
 
+def _inference(name: str, datatype: str, shape: list[int], **content: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, **content}
+
+
+def inferences() -> tuple[bytes, ...]:
+    """Bodies of the Open Inference Protocol: texts, token ids, tensors, every parameter."""
+    parameters = {
+        "tenant": "t", "request_class": "gold", "minimum_quality": 0.5, "variant": "tiny-a",
+        "prohibited_variants": "tiny-b", "approximation": False, "deadline_ms": 100,
+        "timeout": 1000, "binary_data_output": True,
+    }  # fmt: skip
+    text = _inference("text", "BYTES", [2, 1], data=[["good film"], ["bad"]])
+    ids = _inference("input_ids", "INT64", [2, 2], data=[[1, 3], [5, 2]])
+    mask = _inference("attention_mask", "BOOL", [2, 2], data=[True, True, True, False])
+    wanted = {"name": "logits", "parameters": {"classification": 1, "binary_data": False}}
+    pair = [_inference(name, "FP32", [1, 3], data=[[1, 2.5, -3e8]]) for name in ("a", "b")]
+    return _json(
+        {"id": "q", "inputs": [text], "parameters": parameters, "outputs": [wanted]},
+        {"inputs": [ids, mask], "parameters": {"tokenizer": "words"}},
+        {"inputs": pair, "outputs": [{"name": "sum"}]},
+    )
+
+
+def binary_inferences() -> tuple[bytes, ...]:
+    """The same with tensors behind the JSON."""
+
+    def behind(name: str, datatype: str, shape: list[int], data: bytes) -> bytes:
+        size = {"binary_data_size": len(data)}
+        tensor = _inference(name, datatype, shape, parameters=size)
+        return json.dumps({"inputs": [tensor]}).encode() + data
+
+    return (
+        behind("text", "BYTES", [2], _framed(b"good film", b"bad")),
+        behind("input_ids", "INT32", [1, 4], _IDS),
+    )
+
+
 def results() -> tuple[bytes, ...]:
     """What an encoder worker answers."""
     item = worker_pb2.ItemResult(

@@ -83,6 +83,8 @@ def _http() -> tuple[Target, ...]:
         Target("http-chat", seeds.chats(), mutate.document, bodies.chat, callers),
         Target("http-completion", seeds.completions(), mutate.document, bodies.completion, callers),
         Target("http-embedding", seeds.embeddings(), mutate.document, bodies.embedding, callers),
+        Target("http-infer", seeds.inferences(), mutate.document, bodies.infer, callers),
+        Target("http-binary", seeds.binary_inferences(), mutate.raw, bodies.infer, callers),
     )
 
 

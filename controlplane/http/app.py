@@ -16,10 +16,16 @@ from controlplane.http.chat import Chat
 from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.models import Models
-from controlplane.http.problems import NoRoute, WrongMethod, problem_of
-from controlplane.security.guard import ANYBODY, INFER, READ
+from controlplane.http.oip import Inference
+from controlplane.http.oip_models import InferenceModels
+from controlplane.http.problems import NoRoute, Problem, WrongMethod, problem_of
+from controlplane.security.guard import ANYBODY, INFER, OPERATE, READ
 from controlplane.telemetry.timeline import GENERATION, REQUEST
 from controlplane.wording import shown
+
+_OIP = "/v2"
+_MODEL = "/v2/models/{model}"
+_VERSION = "/v2/models/{model}/versions/{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class Handlers:
     embeddings: Embeddings
     completions: Completions
     chat: Chat
+    inference: Inference
+    served: InferenceModels
 
 
 def application(settings: Settings, handlers: Handlers) -> Starlette:
@@ -47,7 +55,8 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
         call = Call(request.scope, request.receive, settings)
         _record(call, problem.status, settings)
         headers = {"x-request-id": call.id, "content-type": "application/json"}
-        return Response(problem.body(), problem.status, {**headers, **problem.headers()})
+        body = problem.brief() if _is_oip(request) else problem.body()
+        return Response(body, problem.status, {**headers, **problem.headers()})
 
     return Starlette(
         routes=[
@@ -58,9 +67,49 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
             reads("/v1/completions", handlers.completions.create, GENERATION),
             reads("/v1/chat/completions", handlers.chat.create, GENERATION),
             reads("/v1/embeddings", handlers.embeddings.create, REQUEST),
+            *_inference(settings, handlers),
         ],
         exception_handlers={HTTPException: refused},
     )
+
+
+def _inference(settings: Settings, handlers: Handlers) -> list[Route]:
+    """The routes of the Open Inference Protocol."""
+    served = handlers.served
+
+    def get(path: str, handler: Handler, accepted: frozenset[str] = READ) -> Route:
+        endpoint = Endpoint(path, handler, settings, accepted=accepted, form=Problem.brief)
+        return Route(path, endpoint, methods=["GET"])
+
+    def post(path: str, handler: Handler, accepted: frozenset[str], span: str = "") -> Route:
+        endpoint = Endpoint(
+            path, handler, settings, accepted=accepted, reads=True, span=span, form=Problem.brief
+        )
+        return Route(path, endpoint, methods=["POST"])
+
+    routes = [
+        get(_OIP, served.server),
+        get("/v2/health/live", served.live, ANYBODY),
+        get("/v2/health/ready", served.server_ready, ANYBODY),
+        # Before models, of which one would be called so.
+        get("/v2/models/stats", served.statistics),
+        post("/v2/repository/index", served.index, READ),
+        post("/v2/repository/models/{model}/load", served.load, OPERATE),
+        post("/v2/repository/models/{model}/unload", served.unload, OPERATE),
+    ]
+    for path in (_MODEL, _VERSION):
+        routes += [
+            get(path, served.metadata),
+            get(f"{path}/ready", served.model_ready),
+            get(f"{path}/config", served.configuration),
+            get(f"{path}/stats", served.statistics),
+            post(f"{path}/infer", handlers.inference.infer, INFER, REQUEST),
+        ]
+    return routes
+
+
+def _is_oip(request: Request) -> bool:
+    return f"{request.url.path}/".startswith(f"{_OIP}/")
 
 
 def _record(call: Call, status: int, settings: Settings) -> None:
@@ -81,4 +130,5 @@ def _refusal(request: Request, error: Exception) -> ControlPlaneError:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return WrongMethod(f"{what} is not supported; allowed: {allowed}", allowed)
-    return NoRoute(f"{what} is not here; docs/openai-http.md lists what is")
+    page = "docs/inference-http.md" if _is_oip(request) else "docs/openai-http.md"
+    return NoRoute(f"{what} is not here; {page} lists what is")

@@ -54,8 +54,13 @@ def _tenant(call: Call, body: Demands) -> str:
     return tenant_of(call.identity, named)
 
 
-def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
-    """The same, checked against a model, and one value for all callers that ask the same."""
+def class_of(
+    call: Call, body: Demands, view: ModelView, *, approximation: bool = True
+) -> RequestClass:
+    """The same, checked against a model, and one value for all callers that ask the same.
+
+    Without `approximation` only the most accurate variant that may answer does.
+    """
     asked = class_asked(call, body)
     return request_class(
         view,
@@ -65,6 +70,7 @@ def class_of(call: Call, body: Demands, view: ModelView) -> RequestClass:
         minimum_quality=asked.minimum_quality,
         prohibited=tuple(sorted(asked.prohibited)),
         variant=asked.variant,
+        approximation=approximation,
     )
 
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from controlplane import ends
 from controlplane.errors import Cancelled, ControlPlaneError, TooLate, Unavailable
 from controlplane.http.problems import (
+    ErrorForm,
     InvalidField,
     NotReceived,
     Problem,
@@ -25,7 +26,7 @@ from controlplane.http.problems import (
 )
 from controlplane.rpc.asks import MAX_DEADLINE_MS
 from controlplane.rpc.services import log_fault
-from controlplane.security.guard import Guard, Standing
+from controlplane.security.guard import INFER, Guard, Standing
 from controlplane.security.identities import Identity
 from controlplane.telemetry.telemetry import Telemetry
 from controlplane.telemetry.trace import CURRENT, CallTrace
@@ -81,6 +82,7 @@ class Call:
         self.headers = Headers(scope=scope)
         self.path_params: Mapping[str, str] = scope.get("path_params", {})
         self.arrived_ns = settings.now_ns()
+        self._client: tuple[str, int] = scope.get("client") or ("", 0)
         self.identity: Identity | None = None
         given = self.headers.get(REQUEST_ID, "")
         self.id = given if _USUAL_ID.fullmatch(given) else settings.new_id()
@@ -94,6 +96,11 @@ class Call:
     def wall_s(self) -> int:
         """The date, in seconds since 1970, for callers to see."""
         return self._settings.wall_s()
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from, for the audit log."""
+        return f"{self._client[0]}:{self._client[1]}"
 
     def deadline_ns(self) -> int:
         """The deadline header as time from the arrival, 0 without one.
@@ -170,9 +177,9 @@ class Endpoint:
     """A handler as an ASGI application that always ends with a status.
 
     `route` names it in the log, `reads` says whether calls have a body, and `accepted` which roles
-    may call where identities are known. When the caller
-    goes away the handler is cancelled at once, and with it what it asked for. `span` names
-    what records a call, empty for calls that are never recorded.
+    may call where identities are known. When the caller goes away the handler is cancelled at once,
+    and with it what it asked for. `span` names what records a call, empty for calls that are never
+    recorded; `form` writes the body of an error.
     """
 
     def __init__(
@@ -184,6 +191,7 @@ class Endpoint:
         accepted: frozenset[str],
         reads: bool = False,
         span: str = "",
+        form: ErrorForm = Problem.body,
     ) -> None:
         self._route = route
         self._handler = handler
@@ -191,12 +199,13 @@ class Endpoint:
         self._reads = reads
         self._accepted = accepted
         self._span = span
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
         call = Call(scope, receive, self._settings)
         trace = self._begin(call)
-        answer = Answer(call.id, send, trace)
+        answer = Answer(call.id, send, trace, self._form)
         try:
             await self._serve(call, answer, scope, receive, trace)
         finally:
@@ -252,18 +261,18 @@ class Endpoint:
             self._settings.telemetry.finish(trace, now_ns)
 
     def _admit(self, guard: Guard, call: Call, scope: Scope) -> Standing:
-        client = scope.get("client") or ("", 0)
         ask = partial(
             guard.admit,
             self._route,
             self._accepted,
             call.headers.get(AUTHORIZATION, ""),
             lambda: scope.get(CERTIFICATE_NAMES, ()),
-            f"{client[0]}:{client[1]}",
+            call.peer,
         )
         standing = Standing(guard, ask)
         call.identity = standing.identity
-        if self._reads:
+        # Looking around and operating are no requests, over gRPC neither.
+        if self._accepted is INFER:
             guard.spend(call.identity)
         return standing
 
@@ -318,11 +327,18 @@ class Answer:
     known no more.
     """
 
-    def __init__(self, call_id: str, send: Send, trace: CallTrace | None = None) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        send: Send,
+        trace: CallTrace | None = None,
+        form: ErrorForm = Problem.body,
+    ) -> None:
         self._pairs = [(b"x-request-id", call_id.encode())]
         if trace is not None and trace.recording:
             self._pairs.append((TRACE_ID, trace.id.encode()))
         self._send = send
+        self._form = form
         self.status = 0
         self.standing: Standing | None = None
         self._open = False
@@ -362,9 +378,9 @@ class Answer:
     async def fail(self, problem: Problem) -> None:
         """Say why there is no answer, or no more of it."""
         if not self.status:
-            await self.whole(problem.body(), problem.headers(), problem.status)
+            await self.whole(self._form(problem), problem.headers(), problem.status)
         elif self._open:
-            await self._body(event(problem.body()), more=False)
+            await self._body(event(self._form(problem)), more=False)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status

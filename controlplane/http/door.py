@@ -14,11 +14,14 @@ from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.generation import Generating
 from controlplane.http.models import Models
+from controlplane.http.oip import Inference
+from controlplane.http.oip_models import InferenceModels
 from controlplane.http.protocol import Bounds
 from controlplane.http.server import HttpServer
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.intake import Intake
+from controlplane.rpc.oip import Repository
 from controlplane.security.house import OPEN, Security
 from protos.tls import listener_context
 
@@ -31,13 +34,18 @@ class Behind:
     generating: Generating
     catalogue: Catalogue
     registry: Registry
+    repository: Repository
+    version: str
     now_ns: Callable[[], int]
     wall_ms: Callable[[], int]
     security: Security = OPEN
 
 
 class HttpDoor:
-    """Serves OpenAI's API at `http_listen`; call everything on the event loop."""
+    """Serves OpenAI's API and the Open Inference Protocol at `http_listen`.
+
+    Call everything on the event loop.
+    """
 
     def __init__(self, config: ControlPlaneConfig, behind: Behind) -> None:
         settings = Settings(
@@ -55,6 +63,15 @@ class HttpDoor:
             embeddings=Embeddings(config, behind.intake, behind.catalogue),
             completions=Completions(config, behind.generating, behind.catalogue),
             chat=Chat(config, behind.generating, behind.catalogue),
+            inference=Inference(behind.intake, behind.catalogue),
+            served=InferenceModels(
+                behind.catalogue,
+                behind.registry,
+                behind.repository,
+                version=behind.version,
+                ready=self._models.ready,
+                audit=behind.security.audit,
+            ),
         )
         self._server = HttpServer(
             application(settings, handlers),

@@ -28,6 +28,10 @@ class Models:
         """The process is going down: send callers elsewhere."""
         self._draining = True
 
+    def ready(self) -> bool:
+        """Whether any model can be asked now."""
+        return not self._draining and any(info.ready for info in self._registry.models())
+
     async def index(self, call: Call, raw: bytes, answer: Answer) -> None:
         """Every model, ready or not."""
         models = [self._document(info) for info in self._registry.models()]
@@ -45,7 +49,7 @@ class Models:
     async def health(self, call: Call, raw: bytes, answer: Answer) -> None:
         """Whether any model can be asked now, and the state of each; 503 when none can."""
         models = self._registry.models()
-        ready = any(info.ready for info in models) and not self._draining
+        ready = self.ready()
         status = "draining" if self._draining else "ready" if ready else "not ready"
         document = {
             "status": status,

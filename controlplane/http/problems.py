@@ -1,8 +1,8 @@
-"""The one place where a domain error becomes an HTTP status and an error body as OpenAI's."""
+"""The one place where a domain error becomes an HTTP status and a body that says why."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pydantic_core import to_json
@@ -91,8 +91,12 @@ class Problem:
         return {"error": error}
 
     def body(self) -> bytes:
-        """The body as JSON."""
+        """The body as JSON, in OpenAI's form."""
         return to_json(self.document())
+
+    def brief(self) -> bytes:
+        """The body in the Open Inference Protocol's form: the message, and nothing else."""
+        return to_json({"error": self.message})
 
     def headers(self) -> dict[str, str]:
         """Retry guidance as clients read it: seconds, whole and rounded up, and milliseconds."""
@@ -108,6 +112,8 @@ class Problem:
             headers["www-authenticate"] = "Bearer"
         return headers
 
+
+ErrorForm = Callable[[Problem], bytes]
 
 _PROBLEMS: Mapping[type[ControlPlaneError], Problem] = {
     InvalidRequest: Problem(400, _INVALID, "invalid_request"),

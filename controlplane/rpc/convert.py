@@ -71,32 +71,47 @@ BY_CODE = {kind.code: kind for kind in TYPES}
 _NUMPY = {kind.oip: kind.numpy for kind in TYPES if kind.dtype != STRING}
 
 
+def element_type(name: str, datatype: str) -> ElementType:
+    """The protocol's `datatype` of input `name`; InvalidRequest when there is none of that name."""
+    kind = BY_OIP.get(datatype)
+    if kind is None:
+        raise InvalidRequest(
+            f"input {shown(name)} has datatype {shown(datatype)}; accepted: {listed(BY_OIP)}"
+        )
+    return kind
+
+
 def read_oip(tensor: InputTensor, raw: bytes | None) -> TensorValue:
     """An OIP input as a domain tensor; `raw` is its raw content, None for typed contents.
 
     Raises InvalidRequest naming the tensor, what was sent and what is accepted.
     """
-    kind = BY_OIP.get(tensor.datatype)
-    if kind is None:
-        raise InvalidRequest(
-            f"input {shown(tensor.name)} has datatype {shown(tensor.datatype)}; "
-            f"accepted: {listed(BY_OIP)}"
-        )
     name = tensor.name
+    if raw is not None:
+        return read_raw(name, tensor.datatype, tensor.shape, raw)
+    kind = element_type(name, tensor.datatype)
     shape, count = checked_shape(name, tensor.shape)
     if kind.dtype == STRING:
         check_strings(name, count)
-        strings = _typed_strings(tensor, count) if raw is None else unframe(name, raw, count)
-        return TensorValue(name, STRING, shape, strings=strings)
-    data = _typed(tensor, kind, count) if raw is None else raw
-    if len(data) != count * kind.size:
+        return TensorValue(name, STRING, shape, strings=_typed_strings(tensor, count))
+    return TensorValue(name, kind.dtype, shape, _typed(tensor, kind, count))
+
+
+def read_raw(name: str, datatype: str, dimensions: Sequence[int], raw: bytes) -> TensorValue:
+    """An input whose elements are raw contents; raises InvalidRequest like `read_oip`."""
+    kind = element_type(name, datatype)
+    shape, count = checked_shape(name, dimensions)
+    if kind.dtype == STRING:
+        check_strings(name, count)
+        return TensorValue(name, STRING, shape, strings=unframe(name, raw, count))
+    if len(raw) != count * kind.size:
         raise InvalidRequest(
-            f"input {shown(name)} has {len(data)} bytes; shape {list(shape)} of {kind.oip} "
+            f"input {shown(name)} has {len(raw)} bytes; shape {list(shape)} of {kind.oip} "
             f"takes {count * kind.size}"
         )
-    if kind.dtype == "bool" and raw is not None:
-        _check_bools(name, data)
-    return TensorValue(name, kind.dtype, shape, data)
+    if kind.dtype == "bool":
+        _check_bools(name, raw)
+    return TensorValue(name, kind.dtype, shape, raw)
 
 
 def unframe(name: str, raw: bytes, count: int) -> tuple[bytes, ...]:

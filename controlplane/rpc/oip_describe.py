@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from google.protobuf.json_format import MessageToDict
+
 from controlplane.registry import ModelState
 from controlplane.rpc.asks import LIMITS
 from controlplane.rpc.catalogue import ModelView
@@ -50,7 +52,8 @@ _STATES = {
     ModelState.FAILED: "UNAVAILABLE",
 }
 
-_Tensor = tuple[str, str, Sequence[int]]
+# Name, datatype and shape.
+Described = tuple[str, str, Sequence[int]]
 
 
 def metadata(view: ModelView) -> oip_pb2.ModelMetadataResponse:
@@ -62,8 +65,8 @@ def metadata(view: ModelView) -> oip_pb2.ModelMetadataResponse:
         name=view.info.name,
         versions=[view.info.version],
         platform=PLATFORM,
-        inputs=_metadata_tensors(_inputs(view)),
-        outputs=_metadata_tensors(_outputs(view)),
+        inputs=_metadata_tensors(inputs_of(view)),
+        outputs=_metadata_tensors(outputs_of(view)),
     )
 
 
@@ -83,7 +86,7 @@ def configuration(view: ModelView, instances: int) -> model_config_pb2.ModelConf
     )
     config.version_policy.latest.num_versions = 1
     config.model_transaction_policy.decoupled = False
-    for name, datatype, shape in _inputs(view):
+    for name, datatype, shape in inputs_of(view):
         config.input.add(
             name=name,
             data_type=_CONFIG_TYPES[datatype],
@@ -91,7 +94,7 @@ def configuration(view: ModelView, instances: int) -> model_config_pb2.ModelConf
             optional=batched,
             allow_ragged_batch=batched,
         )
-    for name, datatype, shape in _outputs(view):
+    for name, datatype, shape in outputs_of(view):
         config.output.add(
             name=name, data_type=_CONFIG_TYPES[datatype], dims=shape[1:] if batched else shape
         )
@@ -115,16 +118,33 @@ def configuration(view: ModelView, instances: int) -> model_config_pb2.ModelConf
     return config
 
 
-def index_entry(view: ModelView) -> oip_pb2.RepositoryIndexResponse.ModelIndex:
-    """One line of the repository index; the reason says what a model waits for."""
+def configuration_document(view: ModelView, instances: int) -> dict[str, object]:
+    """The same configuration in JSON's values, every number a number."""
+    document = MessageToDict(configuration(view, instances), preserving_proto_field_name=True)
+    # Protobuf's own mapping makes strings of 64-bit integers and leaves out what is 0 or false.
+    for tensor in (*document.get("input", ()), *document.get("output", ())):
+        tensor["dims"] = [int(size) for size in tensor.get("dims", ())]
+    document.setdefault("max_batch_size", 0)
+    document["model_transaction_policy"] = {"decoupled": False}
+    return document
+
+
+def standing(view: ModelView) -> tuple[str, str]:
+    """A model's state as the repository index has it, and what it waits for."""
     info = view.info
     state, reason = _STATES[info.state], info.failure
     if info.state is ModelState.READY and not info.ready:
         state, reason = "LOADING", reason or "no variant is ready yet"
     elif info.state in (ModelState.LOADING, ModelState.WARMING):
         reason = reason or f"{info.state.value}, {info.progress:.0%}"
+    return state, reason
+
+
+def index_entry(view: ModelView) -> oip_pb2.RepositoryIndexResponse.ModelIndex:
+    """One line of the repository index."""
+    state, reason = standing(view)
     return oip_pb2.RepositoryIndexResponse.ModelIndex(
-        name=info.name, version=info.version, state=state, reason=reason
+        name=view.info.name, version=view.info.version, state=state, reason=reason
     )
 
 
@@ -166,7 +186,8 @@ def _batch(batch: BatchCounters) -> oip_pb2.InferBatchStatistics:
     )
 
 
-def _inputs(view: ModelView) -> Iterable[_Tensor]:
+def inputs_of(view: ModelView) -> Iterable[Described]:
+    """What a model takes; nothing where it generates."""
     if view.info.generates:
         return ()
     if view.takes_text:
@@ -174,14 +195,15 @@ def _inputs(view: ModelView) -> Iterable[_Tensor]:
     return [(spec.name, BY_DTYPE[spec.dtype].oip, spec.shape) for spec in view.inputs.values()]
 
 
-def _outputs(view: ModelView) -> list[_Tensor]:
+def outputs_of(view: ModelView) -> list[Described]:
+    """What every variant of a model gives; nothing where it generates."""
     if view.info.generates:
         return []
     return [(spec.name, BY_DTYPE[spec.dtype].oip, spec.shape) for spec in view.outputs.values()]
 
 
 def _metadata_tensors(
-    tensors: Iterable[_Tensor],
+    tensors: Iterable[Described],
 ) -> list[oip_pb2.ModelMetadataResponse.TensorMetadata]:
     return [
         oip_pb2.ModelMetadataResponse.TensorMetadata(name=name, datatype=datatype, shape=shape)

@@ -131,11 +131,24 @@ def _read(request: ModelInferRequest, raw: Sequence[bytes], view: ModelView) -> 
     klass = NO_CLASS if plain else _read_class(settings, view)
     tensors = _read_inputs(request.inputs, raw)
     wanted = _read_wanted(request, view, settings, typed=not raw)
-    tokenizer = strings.get("tokenizer", "")
+    return ask_of(view, klass, deadline, tensors, strings.get("tokenizer", "")), wanted
+
+
+def ask_of(
+    view: ModelView,
+    klass: RequestClass,
+    deadline_ns: int,
+    tensors: tuple[TensorValue, ...],
+    tokenizer: str,
+) -> Ask:
+    """The ask of a request's inputs; `tokenizer` is the one that was named, empty for none.
+
+    Raises InvalidRequest for inputs that the model does not take, NotFound for a tokenizer.
+    """
     if not view.takes_text:
         if tokenizer:
             raise InvalidRequest(f"model {shown(view.info.name)} has no tokenizers")
-        return tensor_ask(view, klass, deadline, tensors), wanted
+        return tensor_ask(view, klass, deadline_ns, tensors)
     given = _by_name(tensors, view)
     text = given.get(TEXT)
     if text is not None:
@@ -144,10 +157,10 @@ def _read(request: ModelInferRequest, raw: Sequence[bytes], view: ModelView) -> 
                 f"input {TEXT!r} comes alone; {IDS!r}, {MASK!r} and parameter 'tokenizer' "
                 "are for requests of token ids"
             )
-        return Ask(view, klass, deadline, texts=_read_texts(text)), wanted
+        return Ask(view, klass, deadline_ns, texts=_read_texts(text))
     tokenizer = view.tokenizer(tokenizer)
     rows = _read_rows(given, view)
-    return token_ask(view, klass, deadline, tokenizer=tokenizer, rows=rows), wanted
+    return token_ask(view, klass, deadline_ns, tokenizer=tokenizer, rows=rows)
 
 
 def _read_class(settings: _Settings, view: ModelView) -> RequestClass:
@@ -159,7 +172,7 @@ def _read_class(settings: _Settings, view: ModelView) -> RequestClass:
         name=get("request_class", ""),
         privacy_class=get("privacy_class", ""),
         minimum_quality=settings.minimum_quality,
-        prohibited=_split(strings["prohibited_variants"])
+        prohibited=split_names(strings["prohibited_variants"])
         if "prohibited_variants" in strings
         else (),
         variant=get("variant", ""),
@@ -299,7 +312,8 @@ def _wrong_kind(name: str, parameter: InferParameter, accepted: str) -> InvalidR
     return InvalidRequest(f"parameter {name!r} has {sent}; accepted: {accepted}")
 
 
-def _split(names: str) -> tuple[str, ...]:
+def split_names(names: str) -> tuple[str, ...]:
+    """Names that a parameter separates by commas; more than a request may hold stay too many."""
     return tuple([name.strip() for name in names.split(",", LIMITS.names) if name.strip()])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from controlplane.errors import InvalidRequest
@@ -60,7 +60,7 @@ class OipWriter:
 
         Raw contents come in a response that is encoded already.
         """
-        outputs = answer.outputs if wanted.outputs is None else _chosen(answer, wanted)
+        outputs = answer.outputs if wanted.outputs is None else chosen(answer, wanted.outputs)
         common = _common(answer.provenance, outputs)
         known = self._unary.get(common)
         if known is None:
@@ -75,7 +75,7 @@ class OipWriter:
         self, answer: Answer, request_id: str, wanted: Wanted
     ) -> ModelStreamInferResponse | bytes:
         """One stream message that holds the only, hence final, response to a request."""
-        outputs = answer.outputs if wanted.outputs is None else _chosen(answer, wanted)
+        outputs = answer.outputs if wanted.outputs is None else chosen(answer, wanted.outputs)
         common = _common(answer.provenance, outputs)
         known = self._streamed.get(common)
         if known is None:
@@ -218,13 +218,16 @@ def _keep(kept: dict[_Common, bytes], common: _Common, encoded: bytes) -> bytes:
     return encoded
 
 
-def _chosen(answer: Answer, wanted: Wanted) -> tuple[TensorValue, ...]:
-    assert wanted.outputs is not None
+def chosen(answer: Answer, outputs: Mapping[str, int]) -> tuple[TensorValue, ...]:
+    """The requested outputs, each as its tensor or as so many best classes.
+
+    Raises InvalidRequest for one that the variant did not give.
+    """
     given = {tensor.name: tensor for tensor in answer.outputs}
-    chosen = []
-    for name, classes in wanted.outputs.items():
+    found = []
+    for name, classes in outputs.items():
         tensor = given.get(name)
         if tensor is None:
             raise InvalidRequest(f"variant {answer.provenance.variant!r} gave no output {name!r}")
-        chosen.append(top_classes(tensor, classes, answer.labels) if classes else tensor)
-    return tuple(chosen)
+        found.append(top_classes(tensor, classes, answer.labels) if classes else tensor)
+    return tuple(found)

@@ -73,6 +73,8 @@ class ControlPlaneServer:
         self._config = config
         self._credentials = listener_credentials(security.certificates)
         self._server = grpc.aio.server(options=_options(config))
+        # For the HTTP door, which has the same behind it.
+        self.repository, self.version = parts.repository, parts.version
         intake = self.intake = Intake(config, parts.queue, parts.tokenizing, parts.telemetry)
         statistics = Statistics(parts.wall_ms)
         catalogue = self.catalogue = Catalogue(parts.registry, statistics)

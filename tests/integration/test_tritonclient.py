@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from google.protobuf import descriptor_pb2
 from deploy.cluster import LocalCluster
 from protos.inference import model_config_pb2, oip_pb2
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
+from tests.triton_environment import triton_python
 
-ROOT = Path(__file__).parents[2]
 SESSION = Path(__file__).with_name("tritonclient_session.py")
 
 JOBS: list[dict[str, Any]] = [
@@ -41,19 +40,6 @@ JOBS: list[dict[str, Any]] = [
         for index in range(1, 13)
     ),
 ]
-
-
-@pytest.fixture(scope="session")
-def triton_python() -> Path:
-    """Interpreter of the client's environment, which is made when it is missing."""
-    home = ROOT / ".venv-triton"
-    python = home / "bin" / "python"
-    if not (home / ".ready").exists():
-        venv.create(home, with_pip=True, clear=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*command, "tritonclient[grpc]", "numpy"], check=True, timeout=600)
-        (home / ".ready").touch()
-    return python
 
 
 @pytest.fixture(scope="module")
@@ -91,14 +77,13 @@ def native(stub: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_a_stock_client_gets_what_the_native_api_gives(
-    triton_python: Path,
     start_cluster: Callable[..., LocalCluster],
     jobs_answered_natively: Callable[[str], dict[str, Any]],
 ) -> None:
     cluster = start_cluster(workers=2, models=("tiny",))
     expected = jobs_answered_natively(cluster.address)
     ran = subprocess.run(
-        [triton_python, SESSION, cluster.address],
+        [triton_python(), SESSION, cluster.address],
         input=json.dumps(JOBS),
         capture_output=True,
         text=True,

@@ -129,6 +129,8 @@ async def _served(
             generating=generations,
             catalogue=server.catalogue,
             registry=registry,
+            repository=server.repository,
+            version=server.version,
             now_ns=time.monotonic_ns,
             wall_ms=lambda: CREATED_S * 1000,
             security=security,
@@ -152,6 +154,17 @@ def error_of(response: httpx2.Response, status: int) -> dict[str, Any]:
     assert set(document) == {"error"}
     assert set(document["error"]) == {"message", "type", "param", "code"}
     return dict(document["error"])
+
+
+def told(response: httpx2.Response, status: int) -> str:
+    """Why the Open Inference Protocol has no answer; fails when it has, or of another status."""
+    assert response.headers["content-type"] == "application/json"
+    document = response.json()
+    assert response.status_code == status, document
+    assert set(document) == {"error"}
+    error = document["error"]
+    assert isinstance(error, str)
+    return error
 
 
 async def raw_post(

@@ -77,7 +77,7 @@ async def test_unknown_names_are_not_found() -> None:
         variant = error_of(await door.post("/v1/embeddings", embeddings(variant="nope")), 404)
         assert variant["code"] == "not_found"
         assert "'vectors-a', 'vectors-b'" in variant["message"]
-        path = error_of(await door.client.get("/v2/nothing"), 404)
+        path = error_of(await door.client.get("/v1/nothing"), 404)
         assert path["code"] == "unknown_url"
         method = await door.client.get("/v1/embeddings")
         assert error_of(method, 405)["code"] == "method_not_allowed"

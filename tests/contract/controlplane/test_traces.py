@@ -27,6 +27,9 @@ from tests.contract.controlplane.decode_worker import (
 from tests.contract.controlplane.fake_worker import until
 from tests.contract.controlplane.front_door import MODEL, Door, front_door
 from tests.contract.controlplane.http_door import web_door, web_writers
+from tests.contract.controlplane.infer_bodies import INFER
+from tests.contract.controlplane.infer_bodies import body as infer_body
+from tests.contract.controlplane.infer_bodies import text as infer_text
 from tests.contract.controlplane.oip_client import stub, text_request
 from tests.kept_spans import (
     ASKED,
@@ -231,6 +234,17 @@ async def test_embeddings_over_http_join_their_caller() -> None:
     assert said(good)["http.response.status_code"] == 200
     assert bad.status.description == "invalid" and said(bad)["http.response.status_code"] == 400
     assert lost.status.description == "not-found" and "nowhere" not in str(said(lost))
+
+
+async def test_inference_over_http_joins_its_caller() -> None:
+    kept = KeptSpans()
+    async with web_door(telemetry=kept.telemetry()) as door:
+        answer = await door.post(INFER, infer_body(infer_text("good")), traceparent=SAMPLED)
+        assert answer.headers["x-orchid-trace-id"] == TRACE
+        await door.post(INFER, infer_body(infer_text("good")))
+        (span,) = await recorded(kept, "orchid.request")
+    assert trace_of(span) == TRACE and parent_of(span) == CALLER
+    assert said(span)["http.route"] == "/v2/models/{model}/infer"
 
 
 async def test_a_recorded_generation_has_a_tree_with_shapes_and_no_words() -> None:
