@@ -171,7 +171,7 @@ class RecordsConfig:
 class ControlPlaneConfig:
     """Everything the control plane can be told.
 
-    `http_listen` is where OpenAI's API is served, `metrics_listen` where Prometheus finds metrics,
+    `http_listen` is where HTTP is served, `metrics_listen` where Prometheus finds metrics,
     `status_listen` where the status page is, all empty for nowhere. `health_listen` is a port that
     answers grpc health and nothing else, in plain text whatever `tls` says, for probes.
     `metrics_push_ms` above 0 pushes metrics to `telemetry.otlp_endpoint` that often.

@@ -56,8 +56,8 @@ def up(
     http: Annotated[
         str | None,
         typer.Option(
-            help="Where OpenAI's API is served over HTTP, host:port. Default: its configuration, "
-            "which is nowhere."
+            help="Where HTTP is served (OpenAI's API, Open Inference Protocol), host:port. "
+            "Default: its configuration, which is nowhere."
         ),
     ] = None,
     metrics_listen: Annotated[

@@ -15,7 +15,7 @@ def controlplane(
     config: ConfigOption = None,
     listen: Annotated[str | None, typer.Option(help="host:port to serve on.")] = None,
     http_listen: Annotated[
-        str | None, typer.Option(help="host:port to serve OpenAI's API on. Default: nowhere.")
+        str | None, typer.Option(help="host:port to serve HTTP on. Default: nowhere.")
     ] = None,
     metrics_listen: Annotated[
         str | None, typer.Option(help="host:port to serve metrics on. Default: nowhere.")
