@@ -1,4 +1,4 @@
-"""OpenAI's client and the gRPC stubs against real processes of both lanes: the same answers."""
+"""HTTP clients and the gRPC stubs against real processes of both lanes: the same answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx2
 import numpy as np
 import openai
 import psutil
@@ -170,6 +171,30 @@ def test_embeddings_are_those_of_the_encoder_lane(
     assert np.array_equal(got, rows)
     np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(plain.data[0].embedding, rows[1], atol=1e-6)
+
+
+def test_inference_over_http_is_that_of_grpc(
+    cluster: LocalCluster, stub: inference_pb2_grpc.InferenceStub
+) -> None:
+    texts = ["a good film", "bad", "a superb and moving story"]
+    text = {"name": "text", "datatype": "BYTES", "shape": [3, 1], "data": [[t] for t in texts]}
+    sent = {"inputs": [text], "parameters": {"deadline_ms": 60_000}}
+    path = f"/v2/models/{VECTORS}"
+    with httpx2.Client(base_url=f"http://{cluster.http_address}", timeout=60) as client:
+        described = client.get(path).json()
+        answer = client.post(f"{path}/infer", json=sent).json()
+        index = client.post("/v2/repository/index").json()
+    request = inference_pb2.InferRequest(
+        model=VECTORS, text=inference_pb2.TextInput(texts=texts), deadline_ms=60_000
+    )
+    response = stub.Infer(request, timeout=60)
+    rows = np.frombuffer(response.outputs[0].data, "<f4").reshape(response.outputs[0].shape)
+    (output,) = answer["outputs"]
+    assert output["name"] == described["outputs"][0]["name"]
+    got = np.array(output["data"], np.float32).reshape(output["shape"])
+    assert np.array_equal(got, rows)
+    assert answer["parameters"]["variant"] == response.provenance.variant
+    assert {each["name"]: each["state"] for each in index} == {VECTORS: "READY", WRITER: "READY"}
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(sdk: openai.OpenAI) -> None:
