@@ -1,4 +1,4 @@
-"""Every domain error has a status and a code of its own in OpenAI's form."""
+"""Every domain error has a status, and a code of its own in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def test_no_domain_error_is_an_internal_one(kind: type[ControlPlaneError]) -> No
             "code": problem.code,
         }
     }
+    assert json.loads(problem.brief()) == {"error": "why"}
 
 
 def test_codes_tell_errors_apart() -> None:
