@@ -12,6 +12,8 @@ from worker.scheduling.sequences import DecodeSequence
 
 # Accounts that rest are forgotten beyond so many; a rest earns nothing anyway.
 _KEPT = 256
+# Less is what rounding leaves of promises that were kept.
+_NOTHING_NS = 1.0
 
 
 class AccountClocks:
@@ -36,6 +38,10 @@ class AccountClocks:
         self._waiting: dict[str, int] = {}
         self._weights: dict[str, float] = {}
 
+    def __len__(self) -> int:
+        """Accounts that are remembered."""
+        return len(self._served)
+
     @property
     def several(self) -> bool:
         """Whether more than one account has had anything since the house was last empty."""
@@ -48,9 +54,9 @@ class AccountClocks:
         if not count:
             self._raise_floor()
             self._served[account] = max(self._served.get(account, 0.0), self._floor)
-            if len(self._served) > _KEPT:
-                self._forget()
         self._waiting[account] = count + 1
+        if not count and len(self._served) > _KEPT:
+            self._forget()
 
     def end(self, account: str) -> None:
         """One sequence of the account waits no more."""
@@ -64,11 +70,11 @@ class AccountClocks:
     def promise(self, account: str, work_ns: float) -> None:
         """A sequence of the account was let in that is to take so much step work yet."""
         self._raise_floor()
-        self._owed[account] = self._owed.get(account, 0.0) + work_ns
+        self._owed[account] = self.owed(account) + work_ns
 
     def serve(self, account: str, work_ns: float, beyond_ns: float) -> None:
         """So much of what was promised was served, and so much beyond it."""
-        self._owed[account] -= work_ns
+        self._owed[account] = self.owed(account) - work_ns
         done = self._served.get(account, self._floor)
         self._served[account] = done + (work_ns + beyond_ns) / self._weights.get(account, 1.0)
         if beyond_ns:
@@ -77,7 +83,7 @@ class AccountClocks:
     def release(self, account: str, left_ns: float) -> None:
         """So much of what was promised will not be asked for."""
         if left_ns:
-            self._owed[account] -= left_ns
+            self._owed[account] = self.owed(account) - left_ns
 
     def reset(self) -> None:
         """Nobody is here: nobody is owed anything."""
@@ -117,7 +123,7 @@ class AccountClocks:
         return self._beyond.get(account, 0.0)
 
     def _time(self, account: str) -> float:
-        owed = self._owed.get(account, 0.0) / self._weights.get(account, 1.0)
+        owed = self.owed(account) / self._weights.get(account, 1.0)
         return self._served.get(account, self._floor) + owed
 
     def _raise_floor(self) -> None:
@@ -126,7 +132,7 @@ class AccountClocks:
 
     def _forget(self) -> None:
         for account in [a for a in self._served if a not in self._waiting]:
-            if not self._owed.get(account) and self._served[account] <= self._floor:
+            if self.owed(account) < _NOTHING_NS and self._served[account] <= self._floor:
                 del self._served[account]
                 self._owed.pop(account, None)
                 self._beyond.pop(account, None)

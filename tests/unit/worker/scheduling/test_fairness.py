@@ -69,6 +69,52 @@ def test_work_counts_by_the_weight_of_its_account() -> None:
     assert clocks.waiting()["light"] == 100.0
 
 
+def test_more_accounts_wait_than_are_remembered_at_rest() -> None:
+    clocks = AccountClocks(10)
+    names = [f"account-{number}" for number in range(300)]
+    for name in names:
+        clocks.begin(name)
+    assert clocks.waiting() == dict.fromkeys(names, 0.0)
+    for name in names:
+        clocks.promise(name, 5.0)
+        clocks.end(name)
+        clocks.serve(name, 5.0, 0.0)
+    assert not clocks.waiting()
+
+
+def test_an_account_that_decodes_beyond_its_promise_may_have_been_forgotten() -> None:
+    clocks = AccountClocks(10)
+    for account, work in (("a", 10.0), ("b", 100.0)):
+        clocks.begin(account)
+        clocks.promise(account, work)
+        clocks.serve(account, work, 0.0)
+    # Whoever comes now starts ahead of a, which is owed nothing.
+    clocks.end("a")
+    for number in range(300):
+        clocks.begin(f"account-{number}")
+    clocks.serve("a", 0.0, 5.0)
+    assert clocks.owed("a") == 0.0
+    assert clocks.beyond("a") == 5.0
+
+
+def test_what_rounding_leaves_of_promises_keeps_nobody_remembered() -> None:
+    clocks = AccountClocks(10)
+    clocks.begin("steady")
+    for number in range(2000):
+        clocks.promise("steady", 1e9)
+        clocks.serve("steady", 1e9, 0.0)
+        account = f"account-{number}"
+        clocks.begin(account)
+        works = (1e9 / 3, 1e9 / 7, 7e8 / 3)
+        for work in works:
+            clocks.promise(account, work)
+        for work in works:
+            clocks.serve(account, work, 0.0)
+        assert clocks.owed(account) > 0.0
+        clocks.end(account)
+    assert len(clocks) < 300
+
+
 def first_tokens(world: World, account: str, number: int) -> int:
     """When a newcomer of the account with a short prompt has its first token, from now."""
     begun = world.now_ns
