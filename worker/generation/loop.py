@@ -301,6 +301,7 @@ class DecodeLoop:
         call = generation.call
         now_ns = self._clocks.now_ns()
         lane = self._lanes.get((call.model, call.variant))
+        broken: Exception | None = None
         with self._lock:
             if generation.closed:
                 return
@@ -313,30 +314,45 @@ class DecodeLoop:
                     lane.submit(generation, now_ns)
                 except WorkerError as error:
                     self._open.close(generation, Failed(error))
+                except Exception as fault:
+                    broken = fault
             self._open.flush()
+        if lane is not None and broken is not None:
+            self._lose(lane, broken, generation)
 
     def _drop(self, generation: Generation) -> None:
         lane = self._lanes.get((generation.call.model, generation.call.variant))
-        if lane is not None:
+        if lane is None:
+            return
+        try:
             lane.drop(generation)
-            with self._lock:
-                self._open.settle(generation)
-                self._open.flush()
+        except Exception as fault:
+            self._lose(lane, fault, generation)
+            return
+        with self._lock:
+            self._open.settle(generation)
+            self._open.flush()
 
     def _guarded_turn(self, lane: Lane) -> bool:
-        """A fault of ours ends the generations of its lane and the lane; others go on."""
         try:
             return self._steps.turn(lane)
         except Exception as fault:
-            frames = "".join(traceback.format_tb(fault.__traceback__))
-            log.error("model=%s lane failed: %s at\n%s", lane.model, type(fault).__name__, frames)
-            with self._lock:
-                self._steps.forget()
-                for generation in dict.fromkeys(lane.owners.values()):
-                    error = EngineFault(f"the lane failed with {type(fault).__name__}")
-                    self._open.fail(generation, error)
-                self._open.flush()
-            lane.owners.clear()
-            if self._retiring.get((lane.model, lane.variant)) is None:
-                del self._lanes[lane.model, lane.variant]
+            self._lose(lane, fault)
             return True
+
+    def _lose(self, lane: Lane, fault: Exception, *others: Generation) -> None:
+        """A fault of ours ends the generations of its lane and the lane; other lanes go on.
+
+        Ends `others`, too, which the lane may not know yet, or no more.
+        """
+        frames = "".join(traceback.format_tb(fault.__traceback__))
+        log.error("model=%s lane failed: %s at\n%s", lane.model, type(fault).__name__, frames)
+        error = EngineFault(f"the lane failed with {type(fault).__name__}")
+        with self._lock:
+            self._steps.forget()
+            for generation in dict.fromkeys((*lane.owners.values(), *others)):
+                self._open.fail(generation, error)
+            self._open.flush()
+        lane.owners.clear()
+        if self._retiring.get((lane.model, lane.variant)) is None:
+            del self._lanes[lane.model, lane.variant]

@@ -29,6 +29,7 @@ from worker.generation.records import (
     Limits,
     Usage,
 )
+from worker.generation.sampling import SamplingParameters
 from worker.generation.text import TokenText
 from worker.loop import Clocks
 from worker.models.synthetic_generator import tiny_generator_tokenizer
@@ -360,6 +361,35 @@ def test_a_broken_lane_ends_its_generations_and_takes_no_more(
     last = bench.last(3)
     assert isinstance(last, Failed)
     assert isinstance(last.error, Unavailable)
+
+
+def test_a_fault_while_a_generation_is_taken_ends_its_lane_and_no_other(bench: Bench) -> None:
+    def fail() -> int:
+        raise RuntimeError("a fault of ours")
+
+    settings = SchedulingSettings(blocks=8, context=CONTEXT)
+    broken = Lane(
+        "broken",
+        "v",
+        engine=HeldEngine(8),
+        scheduler=DecodeScheduler(settings, StepCost(100.0, 10.0, 10.0, 0.01)),
+        speech=bench.lane.speech,
+        draw_seed=fail,
+    )
+    bench.loop.attach(broken)
+    bench.engine.free_running = True
+    call = bench.open(1, most=2).call
+    for number, error in ((2, EngineFault), (3, Unavailable)):
+        bench.events[number] = []
+        asked = replace(call, model="broken", sampling=SamplingParameters(temperature=1.0))
+        bench.loop.open(asked, bench.events[number].extend)
+        last = bench.last(number)
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, error)
+    bench.open(4, most=2)
+    for number in (1, 4):
+        assert isinstance(bench.last(number), Usage)
+    bench.settled()
 
 
 def test_a_drain_refuses_and_finishes_and_abandoning_ends_the_rest(bench: Bench) -> None:
