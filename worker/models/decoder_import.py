@@ -18,7 +18,7 @@ from worker.engine import KvArena, Session
 from worker.models.checkpoint import read_tokenizer
 from worker.models.errors import CheckpointError
 from worker.models.generator import folder_settings
-from worker.models.manifest import Generation, KvGeometry, TensorSpec
+from worker.models.manifest import LARGEST, Generation, KvGeometry, TensorSpec
 from worker.models.signature import PAST, Signature
 from worker.stock_decode import StockDecodeEngine
 
@@ -156,9 +156,9 @@ def _vocabulary(signature: Signature, config: Mapping[str, Any], known: int) -> 
 
 def _context(config: Mapping[str, Any], max_tokens: int) -> int:
     found = max_tokens or next((config[key] for key in _CONTEXTS if key in config), 0)
-    if not isinstance(found, int) or found < 2:
+    if not isinstance(found, int) or not 2 <= found <= LARGEST:
         raise CheckpointError(
-            "the longest sequence the graph takes, of two tokens or more",
+            f"the longest sequence the graph takes, of 2 to {LARGEST} tokens",
             "--max-tokens or config.json say " + json.dumps(found),
             "give --max-tokens",
         )

@@ -39,6 +39,7 @@ from worker.models.graph import OPSET, write_graph
 from worker.models.locking import exclusive
 from worker.models.manifest import (
     GENERATION,
+    LARGEST,
     SCHEMA,
     FileRef,
     Generation,
@@ -168,6 +169,12 @@ def build_generator(
     ModelLoadError when a finished graph does not load.
     """
     folder = model_folder(repository, name)
+    if source.config.context > LARGEST:
+        raise CheckpointError(
+            f"a context of at most {LARGEST} tokens",
+            str(source.config.context),
+            "correct what the source says of it",
+        )
     with exclusive(folder):
         return _Builder(folder, name, source, progress).build(precisions)
 

@@ -32,6 +32,12 @@ Layout = Literal["ragged", "padded", "tensor", "paged", "dense"]
 # Layouts of decoders: keys and values in an arena, or as tensors that go in and come out.
 DECODER_LAYOUTS: tuple[Layout, ...] = ("paged", "dense")
 GENERATION: Task = "text-generation"
+# Element types of tensors that the engine takes.
+DTYPES = frozenset(
+    {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "string"}
+)
+# Of sizes and counts: runs have them in int32, messages in uint32.
+LARGEST = 2**31 - 1
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -286,8 +292,8 @@ def _generation_faults(manifest: Manifest) -> list[str]:
         return []
     found = []
     sizes = (generation.kv.layers, generation.kv.kv_heads, generation.kv.head_dim)
-    if min(*sizes, generation.vocabulary, generation.context) < 1:
-        found.append("sizes of 'generation' must be at least 1")
+    if not all(1 <= n <= LARGEST for n in (*sizes, generation.vocabulary, generation.context)):
+        found.append(f"sizes of 'generation' must be 1 to {LARGEST}")
     begin = () if generation.begin_token is None else (generation.begin_token,)
     if not all(0 <= token < generation.vocabulary for token in (*generation.end_tokens, *begin)):
         found.append("tokens of 'generation' must lie in the vocabulary")
@@ -304,16 +310,33 @@ def _variant_faults(manifest: Manifest, variant: Variant) -> list[str]:
         found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
     if (variant.layout in DECODER_LAYOUTS) != (manifest.task == GENERATION):
         found.append(f"layout {variant.layout!r} does not fit task {manifest.task!r}")
-    if variant.layout != "tensor":
-        if variant.tokenizer not in manifest.tokenizers:
-            found.append(f"tokenizer {variant.tokenizer!r} is not among the tokenizers")
-        if variant.max_tokens < 1:
-            found.append("max_tokens must be at least 1")
+    if variant.layout != "tensor" and variant.tokenizer not in manifest.tokenizers:
+        found.append(f"tokenizer {variant.tokenizer!r} is not among the tokenizers")
+    found += _number_faults(variant)
     for calibration in variant.calibrations:
         found += calibration_faults(calibration, len(manifest.labels))
     names = [other.name for other in manifest.variants]
     for escalation in variant.escalations:
         found += escalation_faults(escalation, variant.name, names)
+    return found
+
+
+def _number_faults(variant: Variant) -> list[str]:
+    """What of a variant no message could carry, or no run could take."""
+    found: list[str] = []
+    least = 0 if variant.layout == "tensor" else 1
+    if not least <= variant.max_tokens <= LARGEST:
+        found.append(f"max_tokens must be {least} to {LARGEST}")
+    for spec in (*variant.inputs, *variant.outputs):
+        if spec.dtype not in DTYPES:
+            found.append(f"tensor {spec.name!r} has the unknown type {spec.dtype!r}")
+        if not all(-1 <= size <= LARGEST for size in spec.shape):
+            found.append(f"tensor {spec.name!r} has shape {list(spec.shape)}")
+    counts = [item.n for item in variant.quality]
+    counts += [n for item in variant.calibrations for n in (item.fitted_on, item.n)]
+    counts += [n for item in variant.escalations for n in item.counts]
+    if not all(0 <= n <= LARGEST for n in counts):
+        found.append(f"numbers of items must be 0 to {LARGEST}")
     return found
 
 

@@ -11,11 +11,8 @@ import onnx
 from worker.models.errors import CheckpointError
 from worker.models.graph import dtype_name
 from worker.models.layouts import RAGGED_INPUTS
-from worker.models.manifest import Layout, TensorSpec
+from worker.models.manifest import DTYPES, Layout, TensorSpec
 
-DTYPES = frozenset(
-    {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "string"}
-)
 # What inputs with the keys and values of a decoder begin with.
 PAST = "past_key_values."
 _PADDED_REQUIRED = {"input_ids", "attention_mask"}

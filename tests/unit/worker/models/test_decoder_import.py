@@ -88,6 +88,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     [
         ("tokenizer.json", '{"model": 1}', "a tokenizer that the tokenizers library reads"),
         ("config.json", "[" * 100_000, "JSON in"),
+        ("config.json", '{"max_position_embeddings": 1000000000000}', "of 2 to 2147483647 tokens"),
         ("generation_config.json", '{"eos_token_id": "x"}', "ids of tokens"),
         ("generation_config.json", '{"eos_token_id": [true]}', "ids of tokens"),
     ],

@@ -201,6 +201,9 @@ def test_sources_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         narrow = replace(small, config=replace(small.config, vocabulary=10))
         with pytest.raises(CheckpointError, match="a tokenizer of at most 10 tokens"):
             build_generator(tmp_path / "models", "mine", narrow, ("fp32",), Silent())
+        long = replace(small, config=replace(small.config, context=10**12))
+        with pytest.raises(CheckpointError, match="a context of at most"):
+            build_generator(tmp_path / "models", "mine", long, ("fp32",), Silent())
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,9 @@ def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     outside = replace(manifest.generation, end_tokens=(97,))
     with pytest.raises(ManifestError, match="lie in the vocabulary"):
         save_manifest(replace(manifest, generation=outside), tmp_path)
+    endless = replace(manifest.generation, context=10**12)
+    with pytest.raises(ManifestError, match=r"sizes of .generation. must be 1 to 2147483647"):
+        save_manifest(replace(manifest, generation=endless), tmp_path)
     with pytest.raises(ManifestError, match="layout 'paged' does not fit task"):
         save_manifest(replace(manifest, task="embedding", generation=None), tmp_path)
 

@@ -16,6 +16,7 @@ from worker.models.manifest import (
     FileRef,
     Manifest,
     QualityEvidence,
+    TensorSpec,
     canonical_json,
     contradictions,
     load_manifest,
@@ -186,4 +187,24 @@ def test_unsound_confidence_evidence_is_refused(
     manifest = load_manifest(folder)
     first, second = manifest.variants
     changed = replace(manifest, variants=(first, replace(second, **evidence)))
+    assert any(fault in text for text in contradictions(changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be 1 to"),
+        ({"max_tokens": 2**31}, "max_tokens must be 1 to"),
+        ({"inputs": (TensorSpec("input_ids", "bfloat16", (-1,)),)}, "unknown type 'bfloat16'"),
+        ({"inputs": (TensorSpec("input_ids", "int64", (10**20,)),)}, "has shape"),
+        ({"quality": (QualityEvidence("p", "m", 0.5, 2**31, 0.2, 0.8),)}, "numbers of items"),
+        ({"calibrations": (Calibration("p", 1.0, 0.0, 2**31, 1),)}, "numbers of items"),
+    ],
+)
+def test_what_no_message_could_carry_is_refused(
+    folder: Path, change: dict[str, Any], fault: str
+) -> None:
+    manifest = load_manifest(folder)
+    first, second = manifest.variants
+    changed = replace(manifest, variants=(first, replace(second, **change)))
     assert any(fault in text for text in contradictions(changed))
