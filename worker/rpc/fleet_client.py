@@ -82,6 +82,8 @@ class FleetClient:
             ("grpc.enable_retries", 0),
         )
         self.registered = asyncio.Event()
+        # Why the last report could not be made.
+        self._fault = ""
         # What was logged last, so that each change of state is logged once.
         self._told = ""
         self._behind: frozenset[str] = frozenset()
@@ -94,6 +96,14 @@ class FleetClient:
                 reason = await self._register()
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # gRPC cancels a call whose next report could not be made, and says no more.
+                reason = f"a report could not be made: {self._fault}"
+                # The next one may fail as well: wait longer each time, welcome or not.
+                self.registered.clear()
             except OSError as error:
                 # A token that cannot be read now may be there in a moment.
                 reason = str(error)
@@ -111,7 +121,7 @@ class FleetClient:
         metadata = bearer(self._token_file)
         async with dial(self._controlplane, self._certificates, self._options) as channel:
             stub: fleet_pb2_grpc.FleetAsyncStub = fleet_pb2_grpc.FleetStub(channel)
-            call = stub.Register(self._reports(), metadata=metadata)
+            call = stub.Register(self._guarded_reports(), metadata=metadata)
             async for directive in call:
                 if directive.WhichOneof("directive") == "reject":
                     return f"rejected: {directive.reject.reason}"
@@ -124,6 +134,14 @@ class FleetClient:
                     self._tell(logging.INFO, f"registered with {self._controlplane}")
                     await self._look_behind()
         return "the control plane ended the stream"
+
+    async def _guarded_reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
+        try:
+            async for report in self._reports():
+                yield report
+        except Exception as fault:
+            self._fault = type(fault).__name__
+            raise
 
     async def _reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
         """Hello, models and memory whenever they changed, and the load at least each interval."""

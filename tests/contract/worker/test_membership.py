@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc
 from protos.orchid.v1 import worker_pb2 as pb
 from tests.contract.worker.serving import PATIENCE_S, Stream, one, serve
-from worker.rpc.fleet_client import Backoff
+from worker.changes import Changes
+from worker.rpc.fleet_client import Backoff, FleetClient
 
 
 class Fleet(fleet_pb2_grpc.FleetServicer):
@@ -155,6 +156,38 @@ async def test_a_rejected_worker_says_why_once_and_tries_on(
         assert len(told) == 1 and "the id is taken" in told[0]
         fleet.reject = ""
         await fleet.until(lambda: len(fleet.loads()) > 0)
+
+
+async def test_a_report_that_cannot_be_made_is_told_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listen, fleet, asked = f"unix:{tmp_path / 'cp.sock'}", Fleet(), 0
+
+    def models() -> list[common_pb2.ModelDescription]:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise ValueError("out of range")
+        return []
+
+    client = FleetClient(
+        controlplane=listen,
+        hello=fleet_pb2.WorkerHello(worker_id="under-test"),
+        load=pb.WorkerLoad,
+        models=models,
+        changes=Changes(),
+        report_interval_s=0.02,
+        generator=np.random.default_rng(1),
+        max_message_bytes=1 << 20,
+    )
+    async with control_plane(fleet, listen):
+        running = asyncio.create_task(client.run())
+        await fleet.until(lambda: len(fleet.loads()) > 0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    told = [r.getMessage() for r in caplog.records if r.name.endswith("fleet_client")]
+    assert any("a report could not be made: ValueError" in text for text in told)
 
 
 @given(attempt=st.integers(0, 100_000), seed=st.integers(0, 100))
