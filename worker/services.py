@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,7 +17,7 @@ from worker.changes import Changes
 from worker.config import WorkerConfig
 from worker.cpu_plan import Throttling
 from worker.encoder_kind import EncoderKind
-from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine
+from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine, finished
 from worker.generation.loop import DecodeLoop
 from worker.generation.warmup import DecodeWarmup
 from worker.host import ModelHost
@@ -32,7 +31,6 @@ from worker.prepared import default_cache
 from worker.process_memory import heap, mapped_weights, process_memory
 from worker.profile import VariantProfile
 from worker.profile_file import own_machine, profiles_of
-from worker.refusals import Unavailable
 from worker.rpc import convert
 from worker.rpc.drain import Drainer
 from worker.rpc.execute import ExecuteParts
@@ -209,16 +207,10 @@ class EncoderService:
         return [MemoryLine(Lifetime.REQUESTS, "inputs", self.engine.held_bytes())]
 
     def _on_engine(self, function: Callable[[], T]) -> T:
-        try:
-            return self.engine.call(function).result()
-        except CancelledError:
-            raise Unavailable("the worker is stopping") from None
+        return finished(self.engine.call(function))
 
     def _release(self, function: Callable[[], None]) -> None:
-        try:
-            self.engine.call(function, in_turn=True).result()
-        except CancelledError:
-            raise Unavailable("the worker is stopping") from None
+        finished(self.engine.call(function, in_turn=True))
 
 
 class DecodeService:

@@ -27,7 +27,6 @@ class Generation:
         "records",
         "sink",
         "started",
-        "submitted",
         "trace",
     )
 
@@ -39,7 +38,6 @@ class Generation:
         self.trace = trace
         self.answers: dict[int, Answer] = {}
         self.records: dict[int, SequenceRecord] = {}
-        self.submitted = False
         self.admitted = False
         # Whether a token was made.
         self.started = False

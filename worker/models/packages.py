@@ -22,6 +22,7 @@ from typing import IO
 from worker.models.errors import PackageError
 from worker.models.locking import exclusive
 from worker.models.progress import Progress, Report
+from worker.prepared import default_cache
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
@@ -166,8 +167,7 @@ REVIEWS_FILE = Pin(
 
 def cache_folder() -> Path:
     """Return the user's cache folder of this program (XDG base directories)."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "orchid"
+    return default_cache().parent
 
 
 class PackageCache:

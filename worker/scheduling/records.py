@@ -148,8 +148,8 @@ class Step:
     """What to do next: apply `changes` in order, answer `ended`, then run `parts` together.
 
     `predicted_ns` is how long the run should take, `preempted` are sequences that gave up their
-    place for it. Without parts there is nothing to run and
-    the step must be neither `completed` nor `failed`.
+    place for it. Without parts there is nothing to run and the step must be neither `completed`
+    nor `failed`.
     """
 
     number: int
@@ -198,8 +198,7 @@ class DecodeState:
     `cached_tokens` are those that decoding sequences attend to in one step, `free_blocks` are
     held by nobody, `evictable_blocks` by the prefix cache alone. `live_token_ms` is the integral of
     the tokens that residents held over time, each counted as often as it is held.
-    held by nobody, `evictable_blocks` by the prefix cache alone. `pending_by_account` divides
-    `pending_prompt_tokens`; None unless several accounts are here.
+    `pending_by_account` divides `pending_prompt_tokens`; None unless several accounts are here.
     """
 
     waiting: int
