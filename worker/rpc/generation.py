@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from protos.orchid.v1 import common_pb2, worker_pb2
@@ -26,6 +27,13 @@ from worker.generation.records import (
 )
 from worker.generation.sampling import SamplingParameters, check_tokens
 
+_AT_LEAST_0 = (
+    "first_token_target_us",
+    "token_target_us",
+    "account_weight",
+    "work_price",
+    "account_room",
+)
 _REASONS = {
     Finish.STOP: common_pb2.FINISH_REASON_STOP,
     Finish.LENGTH: common_pb2.FINISH_REASON_LENGTH,
@@ -34,10 +42,14 @@ _REASONS = {
 
 
 def call_from(message: worker_pb2.GenerateCall, variant: str, arrived_ns: int) -> GenerationCall:
-    """A call as it came, for a variant of its model; raises InvalidInput for negative times."""
-    for name in ("first_token_target_us", "token_target_us"):
-        if getattr(message, name) < 0:
-            raise InvalidInput(f"{name} is {getattr(message, name)}; accepted is at least 0")
+    """A call as it came, for a variant of its model.
+
+    Raises InvalidInput for times and shares that are negative or no numbers.
+    """
+    for name in _AT_LEAST_0:
+        value = getattr(message, name)
+        if not 0 <= value < math.inf:
+            raise InvalidInput(f"{name} is {value}; accepted is at least 0")
     sampling, limits = message.sampling, message.limits
     return GenerationCall(
         generation_id=message.generation_id,
