@@ -175,10 +175,9 @@ class EngineLoop:
         """
         following: int | None = None
         with self._lock:
-            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
-            if self._running is not None and self._running.live:
-                jobs.append(self._running)
-            for job in jobs:
+            for job in self._jobs():
+                if not job.live:
+                    continue
                 due = job.last_deadline_ns()
                 if due <= now_ns:
                     waiting = job.place is Place.QUEUED
@@ -221,10 +220,7 @@ class EngineLoop:
     def abandon(self) -> int:
         """Ends every item that waits or runs with Unavailable; returns how many those were."""
         with self._lock:
-            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
-            if self._running is not None:
-                jobs.append(self._running)
-            return sum(self._end_items(job, None, ABANDONED) for job in jobs)
+            return sum(self._end_items(job, None, ABANDONED) for job in self._jobs())
 
     def state(self) -> LoopState:
         """The counts at this moment."""
@@ -241,10 +237,14 @@ class EngineLoop:
     def held_bytes(self) -> int:
         """Bytes of the inputs that wait or run."""
         with self._lock:
-            jobs = [entry for entry in self._queue if isinstance(entry, Job)]
-            if self._running is not None:
-                jobs.append(self._running)
-            return sum([job.batch.input_bytes for job in jobs])
+            return sum([job.batch.input_bytes for job in self._jobs()])
+
+    def _jobs(self) -> list[Job]:
+        """The batches that wait or run."""
+        jobs = [entry for entry in self._queue if isinstance(entry, Job)]
+        if self._running is not None:
+            jobs.append(self._running)
+        return jobs
 
     def _refusal(self, job: Job) -> WorkerError | None:
         if self._draining:
