@@ -104,10 +104,10 @@ class DecodeScheduler:
         # The last token of an answer is never fed back.
         if limit < 1 or blocks_for(len(arrival.prompt) + limit - 1) > self._homes.pool.total:
             raise Refused(Reason.TOO_LONG)
-        newcomer = DecodeSequence(arrival, limit, self._arrivals)
-        self._homes.look_up(newcomer)
         if len(self._homes.waiting) >= self.settings.max_waiting:
             raise Refused(Reason.QUEUE_FULL, self._drain_ns())
+        newcomer = DecodeSequence(arrival, limit, self._arrivals)
+        self._homes.look_up(newcomer)
         if self.policy.by_targets and arrival.first_token_target_ns:
             try:
                 self._check_first_token(newcomer, now_ns)
