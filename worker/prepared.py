@@ -128,9 +128,10 @@ def _drop_others(source: Path, entry: Path) -> None:
     """Remove what was prepared from earlier contents of the same file, or from files now gone."""
     own = source.resolve()
     for marker in entry.parent.glob(f"*/{_SOURCE_NAME}"):
-        if marker.parent == entry:
+        prepared_from = source_of(marker.parent)
+        # Another process may have removed it meanwhile.
+        if marker.parent == entry or prepared_from is None:
             continue
-        prepared_from = Path(marker.read_text())
         if prepared_from == own or not prepared_from.exists():
             shutil.rmtree(marker.parent, ignore_errors=True)
 

@@ -137,6 +137,18 @@ def test_what_was_prepared_from_files_now_gone_is_removed(heavy: Path, tmp_path:
     assert second.graph.read_bytes() == b"graph"
 
 
+def test_an_entry_that_another_process_removes_is_no_fault(heavy: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    # Its marker is listed and cannot be read.
+    (cache / "vanishing" / "source").mkdir(parents=True)
+
+    def build(source: Path, folder: Path) -> None:
+        (folder / GRAPH_NAME).write_bytes(b"graph")
+
+    found = prepared_graph(heavy, cache=cache, host="h", build=build)
+    assert found.prepared, found.note
+
+
 def test_a_damaged_cache_falls_back_to_the_source(heavy: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     Session(heavy, cache=cache)
