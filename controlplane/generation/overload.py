@@ -68,7 +68,9 @@ class Overload:
         The same object when nothing was cut.
         """
         named = self._classes.get(klass.name)
-        if named is None or named.overload_output_quality < klass.minimum_quality:
+        if named is None or not klass.approximation:
+            return limits
+        if named.overload_output_quality < klass.minimum_quality:
             return limits
         most = ladder.shortened(limits.max_tokens, named.overload_output_tokens)
         return limits if most == limits.max_tokens else replace(limits, max_tokens=most)

@@ -16,7 +16,7 @@ from controlplane.errors import (
 )
 from controlplane.generation.lanes import Lane, Lanes
 from controlplane.generation.quality import measured_quality
-from controlplane.policy.decode import Choice, Demand, Route, RouteReason
+from controlplane.policy.decode import Choice, Demand, Route, RouteReason, rank
 from controlplane.policy.records import RequestClass
 from controlplane.registry import Membership, Registry
 from controlplane.wording import counted, listed, shown
@@ -39,6 +39,8 @@ def candidates(
 ) -> list[Candidate]:
     """Every variant that is ready on a worker and may answer requests of this class.
 
+    Where no approximation is allowed, the best of these only.
+
     Raises Unavailable when no decode worker has the model ready, Unsatisfiable when the
     class leaves none of what they have.
     """
@@ -60,7 +62,7 @@ def candidates(
                 route = lane.route(model.name, settings.context, variant)
                 found.append(Candidate(lane, route, variant))
     if found:
-        return found
+        return found if klass.approximation else _best(found)
     if klass.variant and obstacles and klass.variant not in obstacles:
         raise Unavailable(
             f"the request is pinned to variant {shown(klass.variant)}, which no decode worker has "
@@ -71,6 +73,11 @@ def candidates(
         told = "; ".join(f"{name}: {why}" for name, why in sorted(obstacles.items()))
         raise Unsatisfiable(f"no variant may answer: {told}")
     raise unready(model.name, membership)
+
+
+def _best(found: Sequence[Candidate]) -> list[Candidate]:
+    best = min([rank(each.route) for each in found])
+    return [each for each in found if rank(each.route) == best]
 
 
 def unready(name: str, membership: Membership | None) -> Unavailable:

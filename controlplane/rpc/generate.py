@@ -76,6 +76,7 @@ def read_ask(request: inference_pb2.GenerateRequest) -> GenerationAsk:
             minimum_quality=asked.minimum_quality,
             prohibited=frozenset(asked.prohibited_variants),
             variant=asked.variant,
+            approximation=not asked.prohibit_approximation,
         ),
         deadline_ns=request.deadline_ms * _MS,
         first_token_target_ns=request.first_token_target_ms * _MS,

@@ -316,6 +316,25 @@ async def test_the_best_variant_that_makes_its_target_answers() -> None:
         ]
 
 
+async def test_without_approximation_the_best_variant_answers_or_none() -> None:
+    wide = DecodeWorker("wide", [writer(variant="writer-fp32", precision="fp32", prefill_us=25e6)])
+    narrow = DecodeWorker("narrow")
+    exact = ClassConfig(approximation=False)
+    async with writers(narrow, wide, classes={"exact": exact}) as house:
+        for klass in (
+            inference_pb2.RequestClass(request_class="exact"),
+            inference_pb2.RequestClass(prohibit_approximation=True),
+        ):
+            patient = ask(request_class=klass, first_token_target_ms=900_000, deadline_ms=1_000_000)
+            events = await rest(house.inference.Generate(patient))
+            provenance = events[-1].completed.provenance
+            assert (provenance.variant, provenance.approximation) == ("writer-fp32", False)
+            hasty = ask(request_class=klass, first_token_target_ms=1000, deadline_ms=1_000_000)
+            error, _ = await refusal(house.inference.Generate(hasty))
+            assert error.code() is CODE.FAILED_PRECONDITION
+        assert not narrow.calls
+
+
 async def test_a_floor_and_a_pin_hold_for_generations() -> None:
     good = DecodeWorker("good", [writer(variant="writer-int8", precision="int8", quality=0.95)])
     worse = DecodeWorker("worse", [writer(quality=0.8)])

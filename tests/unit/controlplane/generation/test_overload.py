@@ -77,6 +77,8 @@ def test_answers_are_cut_where_the_class_declares_it_and_its_quality_allows() ->
     # A floor above what cut answers were measured to be worth: they stay whole.
     strict = RequestClass(name="chat", minimum_quality=0.95)
     assert house.limited(ladder, strict, asked) is asked
+    exact = RequestClass(name="chat", approximation=False)
+    assert house.limited(ladder, exact, asked) is asked
     assert house.limited(ladder, RequestClass(), asked) is asked
     assert ladder.cut == 2
 
