@@ -54,7 +54,7 @@ class GenerationRecorder:
                 weight=self._sampling.weight,
                 on_time=int(ended.outcome == ends.ANSWERED and kept_targets(progress)),
                 approximation=int(provenance is not None and provenance.approximation),
-                overload_level=0,
+                overload_level=0 if plan is None else plan.overload_level,
                 quality=0.0 if provenance is None else provenance.quality,
                 dispatches=progress.sends,
                 batch=progress.width,

@@ -180,6 +180,13 @@ def test_cached_prompts_do_not_make_reading_look_cheap() -> None:
     assert records[1].estimated.prefill_us == 68_000
 
 
+def test_a_record_has_the_overload_level_that_it_was_planned_on() -> None:
+    made = ended()
+    assert made.plan is not None
+    (record,) = recorded(made._replace(plan=replace(made.plan, overload_level=2)))
+    assert record.overload_level == 2
+
+
 def test_late_tokens_are_not_in_time() -> None:
     slow = ended(usage=usage(mean_gap_ns=60 * MS))
     cut = ended(finish="deadline")
