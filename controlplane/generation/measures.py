@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from controlplane.errors import Overloaded, Refused
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.records import FinishReason
 from controlplane.histogram import TIMES_NS, Histogram

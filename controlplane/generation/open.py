@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from controlplane import ends
-from controlplane.deployed import ModelInfo
 from controlplane.errors import (
     Cancelled,
     ControlPlaneError,
@@ -18,13 +16,13 @@ from controlplane.errors import (
     WorkerFault,
 )
 from controlplane.generation.lanes import Lane
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.records import (
     Admitted,
     Completed,
     Delta,
     Finished,
-    GenerationAsk,
     GenerationEvent,
 )
 from controlplane.generation.routing import Candidate, long_enough, refusal
@@ -39,8 +37,7 @@ from controlplane.policy.decode import (
     rank,
 )
 from controlplane.policy.decode_cost import unfinished_cost
-from controlplane.policy.records import Provenance, RequestClass
-from controlplane.telemetry.trace import CallTrace
+from controlplane.policy.records import Provenance
 from controlplane.wording import counted
 
 _log = logging.getLogger(__name__)
@@ -49,40 +46,6 @@ _MS = 1_000_000
 _BACK_MS = 1000
 # A worker ends an answer at its deadline itself; this long after it nobody waits for that.
 _GRACE_NS = 100 * _MS
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked generation, ready to be sent; times in ns of the control plane's clock.
-
-    `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
-    Workers let it share cached prefixes with others of its `prefix_scope` only, and serve it in
-    turn with other accounts than its own, by the accounts' `weights` and within `account_room` of
-    their steps; its work is foreseen to take `work_price` times what its lengths say. It was
-    planned on this
-    level of the overload ladder; `cut` says that its answer was made shorter for that.
-    """
-
-    id: int
-    ask: GenerationAsk
-    klass: RequestClass
-    model: ModelInfo
-    prompt: tuple[int, ...]
-    arrived_ns: int
-    deadline_ns: int
-    target_ns: int
-    token_ns: int
-    traceparent: str
-    response_ns: int
-    planned_ns: int = 0
-    trace: CallTrace | None = None
-    prefix_scope: str = ""
-    account: str = ""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    work_price: float = 1.0
-    account_room: float = 1.0
-    overload_level: int = 0
-    cut: bool = False
 
 
 class House(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.policy.cohorts import Cohort, CohortPrice, Cohorts
 from controlplane.policy.decode_cost import whole_cost
@@ -34,8 +34,7 @@ class GenerationPrices:
         if usage is None or route is None:
             return
         model, prompt = plan.model.name, len(plan.prompt)
-        answers = plan.ask.limits.n
-        limit = plan.ask.limits.max_tokens or max(1, route.most_tokens - prompt)
+        limit, answers = plan.output_limit(route), plan.ask.limits.n
         key = (model,)
         part = usage.generated_tokens / max(1, limit * answers)
         foreseen = self._written.mean(key, part) * limit

@@ -23,8 +23,9 @@ from controlplane.errors import (
 from controlplane.generation.checks import check_ask
 from controlplane.generation.lanes import Lanes
 from controlplane.generation.measures import GenerationMeasures
-from controlplane.generation.open import Generation, Plan
+from controlplane.generation.open import Generation
 from controlplane.generation.overload import Overload
+from controlplane.generation.plan import Plan
 from controlplane.generation.prices import GenerationPrices
 from controlplane.generation.progress import Progress
 from controlplane.generation.quotas import Quotas

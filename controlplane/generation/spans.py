@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from controlplane import ends
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.records import GenerationAsk
 from controlplane.policy.decode import Choice

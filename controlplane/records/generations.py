@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from controlplane import ends
 from controlplane.generation.measures import kept_targets
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.spans import Ended
-from controlplane.policy.decode import Route
 from controlplane.policy.decode_cost import whole_cost
 from controlplane.policy.tenancy.blocks import KV_BLOCK_TOKENS
 from controlplane.records.demand import DECODE, MOST_NAME, DemandRecord, Use
@@ -62,7 +61,7 @@ class GenerationRecorder:
                 tokens=0 if plan is None else len(plan.prompt),
                 longest=0 if plan is None else len(plan.prompt),
                 cached_tokens=progress.cached_tokens,
-                output_limit=0 if plan is None else _limit(plan, progress.route),
+                output_limit=0 if plan is None else plan.output_limit(progress.route),
                 output_tokens=progress.tokens if usage is None else usage.generated_tokens,
                 deadline_us=0 if plan is None else (plan.deadline_ns - plan.arrived_ns) // 1000,
                 total_us=(now_ns - ended.arrived_ns) // 1000,
@@ -93,7 +92,7 @@ class GenerationRecorder:
         reading: Key = ("prefill", model, variant)
         writing: Key = ("decode", model, variant)
         holding: Key = ("live", model, variant)
-        limit, answers = _limit(plan, route), plan.ask.limits.n
+        limit, answers = plan.output_limit(route), plan.ask.limits.n
         tokens = max(1.0, means.mean(length, 1.0) * limit) * answers
         setting = progress.setting(route)
         nominal = whole_cost(setting, prompt, tokens / answers, answers)
@@ -140,13 +139,6 @@ def _unfinished(progress: Progress, prompt: int, kv_bytes: int) -> Use:
         live_bytes=int(kv_bytes * cost.live_token_ms * 1e6 / max(1.0, cost.lasts_ns)),
         live_token_ms=int(cost.live_token_ms),
     )
-
-
-def _limit(plan: Plan, route: Route | None) -> int:
-    """The most tokens of one answer."""
-    if plan.ask.limits.max_tokens or route is None:
-        return plan.ask.limits.max_tokens
-    return max(1, route.most_tokens - len(plan.prompt))
 
 
 def _block_bytes(tokens: float, kv_bytes: int) -> int:

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from controlplane.config import ControlPlaneConfig
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.service import Generations, Listener
 from controlplane.registry import Registry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.deployed import GenerationSettings, ModelInfo, ModelState
-from controlplane.generation.open import Plan
+from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.generation.records import (
     GenerationAsk,
