@@ -88,7 +88,7 @@ class Cascading:
         if not stage.gains:
             return FirstAnswer(number, confidence, right, Reason.CONFIDENT, stage, shadow, 0, off)
         targets = tuple([pair.to for pair in pairs if pair.to in stage.gains])
-        estimates = pool.foresight.estimates(targets, nominal_ns(pool, request, targets))
+        estimates = pool.foresight.estimates(targets, pool.table.nominal_ns(request, targets))
         # Its turn comes when nobody waits for a first answer.
         start_ns = pool.free_times.wait_ns(0.0, pool.live, now_ns)
         situation = _situation(pool, request, now_ns, trip_ns)._replace(start_ns=start_ns)
@@ -177,13 +177,6 @@ def _situation(pool: Pool, request: Request, now_ns: int, trip_ns: float) -> Sit
         hopeful_ns=0.0,
         trip_ns=trip_ns,
     )
-
-
-def nominal_ns(pool: Pool, request: Request, numbers: tuple[int, ...]) -> list[int]:
-    """Uncorrected predictions of a request on these variants at its cohort's price, in ns."""
-    candidates = [pool.table.candidates[number] for number in numbers]
-    nominal = [c.profile.predict(request.shapes[c.tokenizer]) for c in candidates]
-    return [int(each * request.price) for each in nominal] if request.price != 1.0 else nominal
 
 
 def cascading_of(policy: Policy) -> Cascading | None:

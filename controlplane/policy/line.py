@@ -57,12 +57,7 @@ class Line:
 
     def nominal(self, request: Request) -> list[int]:
         """Uncorrected predictions of the request's eligible variants at its price, in ns."""
-        candidates, shapes = self._table.candidates, request.shapes
-        chosen = [candidates[number] for number in request.eligible]
-        nominal = [c.profile.predict(shapes[c.tokenizer]) for c in chosen]
-        if request.price != 1.0:
-            return [int(each * request.price) for each in nominal]
-        return nominal
+        return self._table.nominal_ns(request, request.eligible)
 
     def push(self, request: Request, nominal: list[int], best: int) -> bool:
         """Queue a request; False, and nothing changed, when the line is full."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.errors import NotFound, Unsatisfiable
 from controlplane.policy.cascade import Cascades, Evidence
-from controlplane.policy.records import RequestClass, Shape
+from controlplane.policy.records import Request, RequestClass, Shape
 
 # Callers choose floors and prohibitions freely, so the memory of answers is bounded.
 _REMEMBERED = 1024
@@ -152,6 +152,15 @@ class VariantTable:
         candidate = self.candidates[number]
         usual = candidate.profile.p50_ns
         return usual or float(candidate.profile.predict(self.reference[candidate.tokenizer]))
+
+    def nominal_ns(self, request: Request, numbers: tuple[int, ...]) -> list[int]:
+        """Uncorrected predictions of a request on these variants at its cohort's price, in ns."""
+        candidates, shapes = self.candidates, request.shapes
+        chosen = [candidates[number] for number in numbers]
+        nominal = [c.profile.predict(shapes[c.tokenizer]) for c in chosen]
+        if request.price != 1.0:
+            return [int(each * request.price) for each in nominal]
+        return nominal
 
     def eligible(self, klass: RequestClass, shapes: Mapping[str, Shape]) -> tuple[int, ...]:
         """Numbers of the variants that may answer, most accurate first, never empty.

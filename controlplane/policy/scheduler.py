@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.admission import Admission
-from controlplane.policy.cascading import FirstAnswer, nominal_ns
+from controlplane.policy.cascading import FirstAnswer
 from controlplane.policy.entries import Settings
 from controlplane.policy.hands import Flight, Hands, all_flights, parts_of, sizes_of
 from controlplane.policy.host_load import HostLoad
@@ -132,7 +132,7 @@ class Scheduler:
         """Queue a request that has an answer for one of its stage's variants; False when full."""
         pool = self.pools[request.model]
         numbers = tuple(sorted(stage.gains))
-        nominal = nominal_ns(pool, request, numbers)
+        nominal = pool.table.nominal_ns(request, numbers)
         request.eligible, request.stage = numbers, stage
         return pool.seconds.push(request, nominal)
 
