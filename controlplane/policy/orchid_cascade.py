@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.policy.cascade import early_ns, envelope, price_at
+from controlplane.policy.cascade import early_ns
+from controlplane.policy.envelope import envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
 from controlplane.policy.price import Price, choice

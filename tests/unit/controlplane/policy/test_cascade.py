@@ -19,9 +19,7 @@ from controlplane.policy.cascade import (
     chance_of,
     confidence_of,
     early_ns,
-    envelope,
     faults,
-    height,
     pair_of,
     worthwhile,
 )
@@ -114,16 +112,6 @@ def test_an_option_is_worth_what_it_gains_above_the_price(price: float) -> None:
 
 def test_a_variant_that_gains_nothing_on_the_mean_makes_no_pair() -> None:
     assert pair_of(STEPS._replace(gains=(0.01, 0.0, 0.0, -0.1)), 1, 0) is None
-
-
-def test_the_envelope_is_concave_and_above_every_point() -> None:
-    points = [(1.0, 0.5), (2.0, 0.7), (3.0, 0.72), (4.0, 0.9), (4.0, 0.8), (5.0, 0.85)]
-    hull = envelope(points)
-    assert hull == [(1.0, 0.5), (2.0, 0.7), (4.0, 0.9)]
-    assert all(height(hull, cost) >= quality - 1e-12 for cost, quality in points)
-    assert height(hull, 0.5) == 0.5
-    assert height(hull, 9.0) == 0.9
-    assert height(hull, 3.0) == pytest.approx(0.8)
 
 
 def test_only_pairs_that_beat_the_best_mix_are_kept_and_few_of_them() -> None:
