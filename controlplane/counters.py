@@ -9,7 +9,7 @@ from controlplane.ends import ANSWERED
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the process started. Only the dispatcher writes them.
+    """Totals since the process started. Only the dispatcher and its parts write them.
 
     `outcomes` counts how requests ended, by model and outcome; `variants` the answers by
     model and variant. `late_results` came after their request had ended; `unknown_results`

@@ -31,6 +31,7 @@ from controlplane.policy.scheduler import Scheduler, Shed
 from controlplane.policy.tenancy.tenancy import Tenancy
 from controlplane.pump import Pump
 from controlplane.records.recorder import RequestRecorder
+from controlplane.redispatch import Redispatch
 from controlplane.registry import ModelInfo, Registry, WorkerSession
 from controlplane.second_looks import SecondLooks, first_alone
 from controlplane.telemetry.telemetry import Telemetry
@@ -40,8 +41,6 @@ from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkerPort, place
 # Turns of the loop between a call's bytes and its place in the queue: those who wait to share
 # a short run leave with those whom the loop has in its hands already.
 _COMPANY_TURNS = 6
-# A request that has been with this many workers in vain may be what breaks them.
-_MOST_DISPATCHES = 3
 
 
 class Dispatcher:
@@ -75,13 +74,21 @@ class Dispatcher:
         self._pump = Pump(
             self._scheduler, now_ns=now_ns, loop=loop, send=self._send, shed=self._shed
         )
+        self._redispatch = Redispatch(
+            self._scheduler,
+            self._pending,
+            self._accounts,
+            self._pump,
+            now_ns=now_ns,
+            fail=self._fail,
+        )
         self._members = Members(
             self._scheduler,
             registry,
             now_ns=now_ns,
             loop=loop,
             report_interval_ms=config.report_interval_ms,
-            suspected=self._redispatch,
+            suspected=self._redispatch.suspected,
             settled=self._pump.soon,
         )
         self._last_id = 0
@@ -200,14 +207,14 @@ class Dispatcher:
         """A worker's stream is open: give it work from now on, also that of suspect ones."""
         self._members.attach(session, port)
         for flights in self._members.suspect_flights():
-            self._redispatch(flights)
+            self._redispatch.suspected(flights)
         self._pump.soon()
 
     def detach(self, session: WorkerSession) -> None:
         """A worker is gone: what it had is queued again while its slack allows."""
         fault = WorkerFault(f"worker {session.identity.id!r} was lost while executing")
         for flight in self._members.detach(session):
-            self._rescue(flight, fault)
+            self._redispatch.rescue(flight, fault)
         self._pump.soon()
 
     def refresh(self, models: frozenset[str]) -> None:
@@ -254,7 +261,7 @@ class Dispatcher:
                 self._item(session, flight, place, item, done, now)
         if answered < len(flight.requests):
             # The worker left items out: they did not run as far as anyone knows.
-            self._rescue(flight, WorkerFault("the worker gave no result"))
+            self._redispatch.rescue(flight, WorkerFault("the worker gave no result"))
         pool = flight.pool
         self._pump.soon(_COMPANY_TURNS if pool.held and pool.queued < self._config.max_batch else 1)
 
@@ -300,7 +307,7 @@ class Dispatcher:
         elif current:
             error = ends.failure(item, request.model)
             if isinstance(error, Unavailable | WorkerFault):
-                self._again(pending, flight, error)
+                self._redispatch.again(pending, flight, error)
             else:
                 self._fail(pending, error)
 
@@ -340,24 +347,6 @@ class Dispatcher:
             self._pending[request.id].flight = flight
         self._accounts.sent(flight)
         self._members.send(flight)
-
-    def _redispatch(self, flights: tuple[Flight, ...]) -> None:
-        """The worker of these flights is suspect: whoever answers first, wins.
-
-        Without another worker they stay where they are; it may yet come back with them.
-        """
-        for flight in flights:
-            if flight.pool.live:
-                self._rescue(flight, WorkerFault("the worker fell silent"), may_answer=True)
-
-    def _rescue(self, flight: Flight, fault: WorkerFault, *, may_answer: bool = False) -> None:
-        """Queue again what depends on a flight, which `may_answer` yet."""
-        for request in flight.requests:
-            pending = self._pending.get(request.id)
-            if pending is not None and pending.drop(flight):
-                if may_answer:
-                    pending.others.append(flight)
-                self._again(pending, flight, fault)
 
     def _deploy(self, info: ModelInfo) -> None:
         for request, error in deploy(self._scheduler, info, self._config.quality_resolution):
@@ -400,23 +389,3 @@ class Dispatcher:
         pending = self._pending.get(request_id)
         if pending is not None and not self.cascades.goes_on(pending, self._now_ns()):
             self._fail(pending, ends.expired(pending.request))
-
-    def _again(self, pending: Pending, flight: Flight, error: ControlPlaneError) -> None:
-        """Queue a request of a failed flight again, or end it with what went wrong."""
-        request = pending.request
-        self._accounts.lost(request, flight, error)
-        spent = request.dispatches >= _MOST_DISPATCHES and not pending.others
-        if request.deadline_ns <= self._now_ns():
-            self._fail(pending, ends.expired(request))
-        elif pending.kept is not None or spent:
-            self._fail(pending, error)
-        elif request.dispatches < _MOST_DISPATCHES:
-            try:
-                queued = self._scheduler.requeue(request, flight)
-            except ControlPlaneError:
-                queued = False
-            if queued:
-                self.counters.redispatched += 1
-                self._pump.soon()
-            elif not pending.others:
-                self._fail(pending, error)

@@ -36,6 +36,7 @@ PACKAGES = {
         "second_looks.py",
         "expiry.py",
         "pump.py",
+        "redispatch.py",
         "deployed.py",
         "dispatcher.py",
         "members.py",
