@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from controlplane.errors import ControlPlaneError
-from controlplane.policy import batching
 from controlplane.policy.admission import Admission, Load
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.cascading import cascading_of, deployed_anew, second_run
 from controlplane.policy.cohorts import Cohorts
+from controlplane.policy.company import held_back, with_followers
 from controlplane.policy.door import DoorMargin
 from controlplane.policy.entries import Choice, Entry, Settings, Taker
 from controlplane.policy.foresight import Foresight
@@ -18,8 +16,8 @@ from controlplane.policy.ledgers import BusyWork, FreeTimes
 from controlplane.policy.line import Line
 from controlplane.policy.policies import Policy
 from controlplane.policy.pressure import Demand
-from controlplane.policy.profiles import Candidate, VariantTable
-from controlplane.policy.records import Decision, DecisionKind, Request
+from controlplane.policy.profiles import VariantTable
+from controlplane.policy.records import DecisionKind, Request
 from controlplane.policy.second_line import SecondLine
 from controlplane.policy.selector import Reason, Situation
 from controlplane.policy.tenancy.accounts import Account
@@ -60,7 +58,7 @@ class Pool:
         self.ladder = Ladder()
         # Pools that share a worker with this one: their queues stand before it too.
         self.siblings: tuple[Pool, ...] = ()
-        self._settings = settings
+        self.settings = settings
         self.tenancy = tenancy
         self.line = self._new_line()
         self.seconds = SecondLine(settings.bounds.max_items)
@@ -131,7 +129,7 @@ class Pool:
                 estimates=estimates,
                 nominal_ns=nominal,
                 load=load,
-                bounds=self._settings.bounds,
+                bounds=self.settings.bounds,
                 table=self.table,
                 margin=margin,
                 in_flight=in_flight,
@@ -164,7 +162,7 @@ class Pool:
         head = self.line.head()
         if self.idle or head is None or head.request is request:
             return True
-        return opened and not (self.held and self.queued < self._settings.max_batch)
+        return opened and not (self.held and self.queued < self.settings.max_batch)
 
     def withdraw(self, request_id: int, now_ns: int) -> bool:
         """Take a request out of the queue; False when it is not there."""
@@ -191,7 +189,7 @@ class Pool:
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
-        self.held = bool(taker.start_ns) and self._held_back(trip_ns)
+        self.held = bool(taker.start_ns) and held_back(self, trip_ns)
         if self.held:
             return None
         for entry in self.line.runnable(taker.mask):
@@ -206,7 +204,7 @@ class Pool:
                 continue
             self.line.remove(entry.request.id)
             if decision.kind is DecisionKind.RUN:
-                return self._with_followers(entry, decision, situation, taker, now_ns, trip_ns)
+                return with_followers(self, entry, decision, situation, taker, now_ns, trip_ns)
             self.settle(entry.request, on_time=False)
             return Choice(decision, None, (entry.request,), 0, (False,))
         return second_run(self, taker, now_ns, trip_ns) if len(self.seconds) else None
@@ -245,120 +243,10 @@ class Pool:
         return [f"{self.model}: {found}" for found in self.line.violations()]
 
     def _new_line(self) -> Line:
-        capacity, by_deadline = self._settings.bounds.max_items, self.policy.by_deadline
+        capacity, by_deadline = self.settings.bounds.max_items, self.policy.by_deadline
         if self.tenancy is None:
             return Line(self.table, capacity, by_deadline)
         return FairLine(self.table, capacity, by_deadline, self.tenancy)
-
-    def _held_back(self, trip_ns: float) -> bool:
-        """Whether the head gains by waiting until a worker is free."""
-        head = self.line.head()
-        if head is None:
-            return True
-        candidate = self.table.candidates[head.fastest]
-        return candidate.batchable and batching.better_late(
-            candidate.profile,
-            head.request.shapes[candidate.tokenizer],
-            service_ns=head.fastest_ns * self.foresight.corrections.factors[head.fastest],
-            trip_ns=trip_ns,
-            room=self._settings.max_batch - self.queued,
-        )
-
-    def _with_followers(
-        self,
-        head: Entry,
-        decision: Decision,
-        situation: Situation,
-        taker: Taker,
-        now_ns: int,
-        trip_ns: float,
-    ) -> Choice:
-        number = decision.variant
-        candidate = self.table.candidates[number]
-        shape = head.request.shapes[candidate.tokenizer]
-        limit = 1
-        if situation.waiting and candidate.batchable and batching.pays(candidate.profile, shape):
-            share = batching.fair_share(situation.waiting + 1, taker.takers)
-            limit = min(self._settings.max_batch, share)
-        if limit > 1:
-            joined = self._followers(head, number, situation, now_ns, trip_ns, limit)
-            if joined:
-                return self._shared(head, joined, decision, candidate)
-        nominal = head.nominal_ns[head.request.eligible.index(number)]
-        return Choice(decision, candidate, (head.request,), nominal, (number != head.best,))
-
-    def _followers(
-        self,
-        head: Entry,
-        number: int,
-        situation: Situation,
-        now_ns: int,
-        trip_ns: float,
-        limit: int,
-    ) -> list[Entry]:
-        candidate = self.table.candidates[number]
-        if self.tenancy is None and not self.line.has_company(number, limit):
-            return []
-        mates: list[Entry] = []
-        apart: list[Entry] = []
-
-        def members() -> Iterator[batching.Member]:
-            for entry in self.line.first(2 * limit):
-                if not entry.mask >> number & 1:
-                    continue
-                if entry.request.cell != head.request.cell:
-                    apart.append(entry)
-                    continue
-                mates.append(entry)
-                yield self._member(entry, candidate.tokenizer, now_ns, trip_ns)
-
-        run = batching.Run(
-            profile=candidate.profile,
-            factor=self.foresight.corrections.factors[number],
-            sigma=self.foresight.corrections.sigmas[number],
-            start_ns=situation.start_ns,
-            start_spread_ns=situation.start_spread_ns,
-            ahead_ns=situation.busy_ns + situation.queued_ns,
-            workers=max(1, self.live),
-            z=self._settings.confidence_z,
-            reserve=self._settings.reserve,
-            fallback=number == head.fastest,
-        )
-        first = self._member(head, candidate.tokenizer, now_ns, trip_ns)
-        joined = batching.grow(first, members(), run, limit)
-        if apart and head.request.cell and self.tenancy is not None:
-            # What is the same for every run was not shared with them.
-            self.tenancy.apart(head.request.klass, candidate.profile.s0_ns * run.factor)
-        return [mates[place] for place in joined]
-
-    def _shared(
-        self, head: Entry, joined: list[Entry], decision: Decision, candidate: Candidate
-    ) -> Choice:
-        for entry in joined:
-            self.line.remove(entry.request.id)
-        members = [head, *joined]
-        shapes = [entry.request.shapes[candidate.tokenizer] for entry in members]
-        nominal = candidate.profile.predict(shapes[0], shapes[1:])
-        for entry, shape in zip(members, shapes, strict=True):
-            nominal += int(batching.surcharge_ns(candidate.profile, shape, entry.request.price))
-        predicted = nominal * self.foresight.corrections.factors[decision.variant]
-        return Choice(
-            decision=decision._replace(batch=len(members), predicted_ns=predicted),
-            candidate=candidate,
-            requests=tuple(entry.request for entry in members),
-            nominal_ns=nominal,
-            approximations=tuple(decision.variant != entry.best for entry in members),
-        )
-
-    def _member(self, entry: Entry, tokenizer: str, now_ns: int, trip_ns: float) -> batching.Member:
-        request = entry.request
-        return batching.Member(
-            shape=request.shapes[tokenizer],
-            slack_ns=request.deadline_ns - now_ns - int(trip_ns),
-            deadline_ns=request.deadline_ns - request.arrived_ns,
-            fastest_ns=entry.fastest_ns * self.foresight.corrections.factors[entry.fastest],
-            price=request.price,
-        )
 
     def _situation(self, entry: Entry, taker: Taker, now_ns: int, trip_ns: float) -> Situation:
         request = entry.request
