@@ -78,8 +78,7 @@ class Quotas:
         if tenancy is None:
             return 1.0
         account = tenancy.account(klass.tenant)
-        others = [each for each in tenancy.accounts.values() if each is not account]
-        return turn_room(account, others, total_blocks)
+        return turn_room(account, tenancy.others(account), total_blocks)
 
     def bounded(
         self, klass: RequestClass, prompt_tokens: int, limits: GenerationLimits
@@ -122,8 +121,7 @@ class Quotas:
             return
         account = tenancy.account(klass.tenant)
         needed = -(-tokens // KV_BLOCK_TOKENS)
-        others = [each for each in tenancy.accounts.values() if each is not account]
-        verdict, most = hold_verdict(account, others, needed, total_blocks)
+        verdict, most = hold_verdict(account, tenancy.others(account), needed, total_blocks)
         if verdict is not Verdict.HOLDS:
             account.refused += 1
         who = _who(account)

@@ -77,7 +77,7 @@ def status_response(
         | generations.gauges()
         | {"preprocess": saturation.queued + saturation.running},
         generators=[
-            _generator(registry, generations, model)
+            _generator(registry, generations, model, now_ns)
             for model in registry.models()
             if model.generates
         ],
@@ -106,7 +106,7 @@ def _worker(
 
 
 def _generator(
-    registry: Registry, generations: Generations, model: ModelInfo
+    registry: Registry, generations: Generations, model: ModelInfo, now_ns: int
 ) -> fleet_pb2.GeneratorStatus:
     return fleet_pb2.GeneratorStatus(
         model=model.name,
@@ -117,7 +117,7 @@ def _generator(
         outcomes=generations.outcomes(model.name),
         redispatched=generations.redispatched(model.name),
         overload=overload_status(generations.overload.ladder(model.name)),
-        cohorts=[_cohort(c) for c in generations.prices.prices(model.name, generations.now_ns())],
+        cohorts=[_cohort(c) for c in generations.prices.prices(model.name, now_ns)],
     )
 
 

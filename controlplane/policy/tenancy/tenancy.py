@@ -47,6 +47,10 @@ class Tenancy:
         found = self.accounts.get(tenant)
         return self.accounts[OTHERS] if found is None else found
 
+    def others(self, account: Account) -> list[Account]:
+        """Every account but this one."""
+        return [each for each in self.accounts.values() if each is not account]
+
     def section(self, klass: RequestClass) -> Section:
         """Where a request of this class waits."""
         return self.account(klass.tenant).section(klass.name)
