@@ -284,6 +284,9 @@ def test_a_budget_is_a_rate_with_a_burst() -> None:
     assert not Budget(0.0).take(10**12)
     rare = Budget(0.5)
     assert rare.take(0) and not rare.take(1000 * MS) and rare.take(2000 * MS)
+    # The time between is not earned again by what is told of it late.
+    back = [rare.take(at * MS) for at in (3000, 2000, 3000, 2000, 3000)]
+    assert not any(back) and rare.take(4000 * MS)
 
 
 def test_callers_who_ask_for_much_get_so_many_a_second_and_leave_the_share_its_own() -> None:
