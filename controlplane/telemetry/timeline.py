@@ -53,7 +53,8 @@ def told(
         placed_ns = begun_ns + said_ns("orchid.queue_ms")
         found = [Phase(PREFILL, placed_ns, first_ns), Phase(DECODE, first_ns, ended_ns)]
     else:
-        run_ns = said_ns("orchid.execute_ms")
+        # Of a cascade only the sum of its runs is known.
+        run_ns = 0 if attributes.get("orchid.escalated") else said_ns("orchid.execute_ms")
         found = [Phase(RUN, ended_ns - run_ns, ended_ns)] if run_ns else []
     times = [begun_ns, *[each.begun_ns for each in found], ended_ns]
     return found if times == sorted(times) else []

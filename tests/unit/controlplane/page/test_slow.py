@@ -46,7 +46,8 @@ def test_a_row_tells_where_the_time_went() -> None:
 
 
 def test_a_run_that_is_not_known_is_not_made_up() -> None:
-    for attributes in ({}, {"orchid.execute_ms": 61.0}):
+    both = {"orchid.execute_ms": 50.0, "orchid.escalated": True}
+    for attributes in ({}, {"orchid.execute_ms": 61.0}, both):
         (row,) = slow_rows([timeline(attributes=attributes)], 2000 * MS)
         assert [phase.name for phase in row.phases] == ["preprocess", "queue", "dispatch"]
 
