@@ -69,12 +69,12 @@ class Accounts:
             if request.trace is not None and request.trace.recording:
                 request.traceparent = request.trace.send(flight.sent_ns, flight)
 
-    def ran(self, flight: Flight, run_ns: int, cpu_ns: int) -> None:
+    def ran(self, flight: Flight, run_ns: int, cpu_ns: int, peak_bytes: int) -> None:
         """A run took this on its worker: whoever was in it is charged, whatever he gets for it."""
         charges_ns = parts_of(flight, cpu_ns)
         self.measures.ran(flight, run_ns, charges_ns)
         if self._records is not None:
-            self._records.ran(flight, run_ns, charges_ns)
+            self._records.ran(flight, run_ns, charges_ns, peak_bytes)
 
     def lost(self, request: Request, flight: Flight, error: ControlPlaneError) -> None:
         """Its run came to nothing; another may follow."""

@@ -251,7 +251,7 @@ class Dispatcher:
             self.counters.unknown_results += 1
             return
         if done.run_ns:
-            self._accounts.ran(flight, done.run_ns, done.cpu_ns)
+            self._accounts.ran(flight, done.run_ns, done.cpu_ns, done.peak_bytes)
             session.tally.charge(done.cpu_ns)
         answered = 0
         for item in done.items:

@@ -50,7 +50,8 @@ class ItemDone(NamedTuple):
 class BatchDone(NamedTuple):
     """The end of a batch: its items, and the worker's own times in ns.
 
-    `run_ns` and `cpu_ns` are 0 when nothing was executed.
+    `run_ns` and `cpu_ns` are 0 when nothing was executed. `peak_bytes` is what the run took in the
+    engine at its most, 0 where that was not measured.
     """
 
     id: int
@@ -59,6 +60,7 @@ class BatchDone(NamedTuple):
     run_ns: int = 0
     cpu_ns: int = 0
     executed_items: int = 0
+    peak_bytes: int = 0
 
 
 # Items of one batch share the batch's id above these bits.

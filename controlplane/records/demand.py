@@ -20,9 +20,9 @@ class Use(NamedTuple):
 
     CPU time by phase in us: tokenising it in the control plane, runs of an encoder, reading and
     writing on a decode worker. `transfer_bytes` go to the worker and come back as payload (4 for a
-    token id). `peak_bytes` and `live_bytes` (on average) are held for it: its payload in the
-    encoder lane, keys and values in the decode lane. `live_token_ms` is tokens in the arena times
-    how long.
+    token id). `peak_bytes` and `live_bytes` (on average) are held for it: keys and values in the
+    decode lane, its payload in the encoder lane, where the peak has its part of what its run took
+    in the engine, too. `live_token_ms` is tokens in the arena times how long.
     """
 
     preprocess_us: int = 0

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from controlplane.policy.admission import Admission
 from controlplane.policy.hands import Flight, parts_of
+from controlplane.policy.parts import shares
 from controlplane.policy.records import Answer, Request, Shape, TokenPayload, carried_bytes
 from controlplane.policy.selector import Reason
 from controlplane.records.demand import AFTERWARDS, ENCODER, MOST_NAME, DemandRecord, Use
@@ -39,15 +40,22 @@ class Sampling:
 
 
 class _Sent:
-    """The last dispatch of a request, and the CPU time of all its runs that ended."""
+    """The last dispatch of a request, and what all its runs that ended took.
 
-    __slots__ = ("batch", "cpu_ns", "predicted_ns", "reason", "rung", "sent_ns", "tokenizer",
-                 "variant")  # fmt: skip
+    `foretold_bytes` and `peak_bytes` are of the engine's memory: in the last run, and at most.
+    """
 
-    def __init__(self, flight: Flight, predicted_ns: int, cpu_ns: int) -> None:
-        self.cpu_ns = cpu_ns
+    __slots__ = ("batch", "cpu_ns", "foretold_bytes", "peak_bytes", "predicted_ns", "reason",
+                 "rung", "sent_ns", "tokenizer", "variant")  # fmt: skip
+
+    def __init__(
+        self, flight: Flight, predicted_ns: int, foretold_bytes: int, before: _Sent | None
+    ) -> None:
+        self.cpu_ns: int = 0 if before is None else before.cpu_ns
+        self.peak_bytes: int = 0 if before is None else before.peak_bytes
         self.batch = len(flight.requests)
         self.predicted_ns = predicted_ns
+        self.foretold_bytes = foretold_bytes
         self.reason = flight.decision.reason
         self.rung = flight.rung
         self.sent_ns = flight.sent_ns
@@ -63,6 +71,8 @@ class RequestRecorder:
         self._sampling = sampling
         self._wall_offset_ns = wall_offset_ns
         self._means = FadingMeans()
+        # The engine's memory for a token: of a variant's runs of one size, and of a model's.
+        self._peaks = FadingMeans()
         # Of requests that were sent and have not ended.
         self._sent: dict[int, _Sent] = {}
 
@@ -74,19 +84,27 @@ class RequestRecorder:
         # Predictions are of time; on a machine that others use not all of that is CPU time.
         share = self._means.mean(_share_of(flight), 1.0)
         parts = parts_of(flight, int(flight.predicted_ns * share))
-        for request, part in zip(flight.requests, parts, strict=True):
+        tokens = _tokens_of(flight)
+        each = self._peaks.mean(_size_of(flight, tokens), self._token_bytes(flight.pool.model))
+        for request, part, count in zip(flight.requests, parts, tokens, strict=True):
             before = self._sent.get(request.id)
-            cpu_ns = 0 if before is None else before.cpu_ns
-            self._sent[request.id] = _Sent(flight, part, cpu_ns)
+            self._sent[request.id] = _Sent(flight, part, int(each * count), before)
 
-    def ran(self, flight: Flight, run_ns: int, charges_ns: Sequence[int]) -> None:
-        """A run ended; before its requests hear of it."""
+    def ran(self, flight: Flight, run_ns: int, charges_ns: Sequence[int], peak_bytes: int) -> None:
+        """A run ended that took so much at its most; before its requests hear of it."""
         if run_ns:
             self._means.observe(_share_of(flight), sum(charges_ns) / run_ns)
-        for request, charge_ns in zip(flight.requests, charges_ns, strict=True):
+        tokens = _tokens_of(flight)
+        if peak_bytes:
+            each = peak_bytes / max(1, sum(tokens))
+            self._peaks.observe(_size_of(flight, tokens), each)
+            self._peaks.observe((flight.pool.model,), each)
+        peaks = shares(peak_bytes, tokens)
+        for request, charge_ns, peak in zip(flight.requests, charges_ns, peaks, strict=True):
             sent = self._sent.get(request.id)
             if sent is not None:
                 sent.cpu_ns += charge_ns
+                sent.peak_bytes = max(sent.peak_bytes, peak)
             elif charge_ns and self._sampling.takes():
                 self._afterwards(request, flight, charge_ns)
 
@@ -150,11 +168,12 @@ class RequestRecorder:
         preprocess, reply = ("preprocess", model), ("answer", model)
         items, tokens = max(1, shape.items), max(1, shape.tokens)
         back = int(means.mean(reply, 0.0) * items)
+        foretold = int(self._token_bytes(model) * tokens) if sent is None else sent.foretold_bytes
         estimated = Use(
             preprocess_us=int(means.mean(preprocess, 0.0) * tokens) // 1000,
             compute_us=(request.foretold_ns if sent is None else sent.predicted_ns) // 1000,
             transfer_bytes=into + back,
-            peak_bytes=into + back,
+            peak_bytes=into + back + foretold,
             live_bytes=into + back,
         )
         if request.preprocess_ns:
@@ -167,9 +186,13 @@ class RequestRecorder:
             preprocess_us=request.preprocess_ns // 1000,
             compute_us=0 if sent is None else sent.cpu_ns // 1000,
             transfer_bytes=0 if sent is None else into + out,
-            peak_bytes=into + out,
+            peak_bytes=into + out + (0 if sent is None else sent.peak_bytes),
             live_bytes=into + out,
         )
+
+    def _token_bytes(self, model: str) -> float:
+        """What a token of any run of the model took of the engine's memory, 0 before the first."""
+        return self._peaks.mean((model,), 0.0)
 
     def _afterwards(self, request: Request, flight: Flight, charge_ns: int) -> None:
         """CPU time of a run whose request had ended: it is charged all the same."""
@@ -213,6 +236,16 @@ class RequestRecorder:
 
 def _share_of(flight: Flight) -> Key:
     return ("cpu", flight.pool.model, flight.candidate.name)
+
+
+def _tokens_of(flight: Flight) -> list[int]:
+    tokenizer = flight.candidate.tokenizer
+    return [request.shapes[tokenizer].tokens for request in flight.requests]
+
+
+def _size_of(flight: Flight, tokens: Sequence[int]) -> Key:
+    """Runs of a variant whose tokens differ by less than twice: their memory is nearly linear."""
+    return (flight.pool.model, flight.candidate.name, str(sum(tokens).bit_length()))
 
 
 def _shape_of(request: Request, tokenizer: str) -> Shape:

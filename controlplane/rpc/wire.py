@@ -113,6 +113,7 @@ def read_done(result: worker_pb2.BatchResult) -> BatchDone:
         run_ns=result.run_us * 1000,
         cpu_ns=result.cpu_us * 1000,
         executed_items=result.executed_items,
+        peak_bytes=result.peak_bytes,
     )
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.orchid.v1 import common_pb2 as protos_dot_orchid_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/orchid/v1/worker.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\"L\n\x0e\x45xecuteRequest\x12!\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x10.orchid.v1.Batch\x12\x17\n\x0f\x63\x61ncel_item_ids\x18\x02 \x03(\x04\"Y\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x1e\n\x05items\x18\x04 \x03(\x0b\x32\x0f.orchid.v1.Item\"\x8e\x01\n\x04Item\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12\x11\n\tbudget_us\x18\x02 \x01(\x03\x12)\n\x06tokens\x18\x03 \x01(\x0b\x32\x19.orchid.v1.TokenSequences\x12\"\n\x07tensors\x18\x04 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"y\n\nItemResult\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12%\n\x06status\x18\x02 \x01(\x0e\x32\x15.orchid.v1.ItemStatus\x12\"\n\x07outputs\x18\x03 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x0f\n\x07message\x18\x04 \x01(\t\"\x9f\x01\n\x0b\x42\x61tchResult\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12$\n\x05items\x18\x02 \x03(\x0b\x32\x15.orchid.v1.ItemResult\x12\x10\n\x08queue_us\x18\x03 \x01(\x03\x12\x0e\n\x06run_us\x18\x04 \x01(\x03\x12\x0e\n\x06\x63pu_us\x18\x05 \x01(\x03\x12\x0e\n\x06tokens\x18\x06 \x01(\r\x12\x16\n\x0e\x65xecuted_items\x18\x07 \x01(\r\"_\n\x0f\x45xecuteResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.orchid.v1.BatchResult\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoad\"\xc1\x02\n\nWorkerLoad\x12\x14\n\x0cqueued_items\x18\x01 \x01(\r\x12\x15\n\rrunning_items\x18\x02 \x01(\r\x12\x1b\n\x13process_cpu_percent\x18\x03 \x01(\x01\x12\x18\n\x10host_cpu_percent\x18\x04 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x05 \x01(\x04\x12\x17\n\x0f\x63ompleted_items\x18\x06 \x01(\x04\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x12\n\nrun_cpu_us\x18\x08 \x01(\x04\x12\x1e\n\x16\x65xpired_items_executed\x18\t \x01(\x04\x12\x19\n\x11throttled_periods\x18\n \x01(\x04\x12%\n\x06\x64\x65\x63ode\x18\x0b \x03(\x0b\x32\x15.orchid.v1.DecodeLoad\x12\x16\n\x0eprocess_cpu_us\x18\x14 \x01(\x04\"\xe2\x03\n\nDecodeLoad\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07variant\x18\x02 \x01(\t\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x12\n\nprefilling\x18\x04 \x01(\r\x12\x10\n\x08\x64\x65\x63oding\x18\x05 \x01(\r\x12\x1d\n\x15pending_prompt_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x14\n\x0ctotal_blocks\x18\x08 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\t \x01(\r\x12\x18\n\x10\x65victable_blocks\x18\n \x01(\r\x12\x18\n\x10generated_tokens\x18\x0b \x01(\x04\x12\x19\n\x11prefix_hit_tokens\x18\x0c \x01(\x04\x12\x13\n\x0bpreemptions\x18\r \x01(\x04\x12\x0c\n\x04shed\x18\x0e \x01(\x04\x12\x11\n\tblock_map\x18\x0f \x01(\x0c\x12\x15\n\rlive_token_ms\x18\x14 \x01(\x04\x12G\n\x12pending_by_account\x18\x15 \x03(\x0b\x32+.orchid.v1.DecodeLoad.PendingByAccountEntry\x1a\x37\n\x15PendingByAccountEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"P\n\nMemoryLine\x12\x10\n\x08lifetime\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x12\n\nmost_bytes\x18\x04 \x01(\x04\"\xa8\x01\n\x0cMemoryLedger\x12$\n\x05lines\x18\x01 \x03(\x0b\x32\x15.orchid.v1.MemoryLine\x12\x17\n\x0f\x61\x63\x63ounted_bytes\x18\x02 \x01(\x04\x12\x16\n\x0emeasured_bytes\x18\x03 \x01(\x04\x12\x17\n\x0f\x61vailable_bytes\x18\x04 \x01(\x04\x12\x12\n\nlimited_by\x18\x05 \x01(\t\x12\x14\n\x0c\x62udget_bytes\x18\x06 \x01(\x04\"\xec\x02\n\x0cGenerateCall\x12\x15\n\rgeneration_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x03(\r\x12%\n\x08sampling\x18\x05 \x01(\x0b\x32\x13.orchid.v1.Sampling\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.orchid.v1.GenerationLimits\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x11\n\tbudget_us\x18\x08 \x01(\x03\x12\x1d\n\x15\x66irst_token_target_us\x18\t \x01(\x03\x12\x17\n\x0ftoken_target_us\x18\n \x01(\x03\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x14 \x01(\t\x12\x16\n\x0e\x61\x63\x63ount_weight\x18\x15 \x01(\x01\x12\x12\n\nwork_price\x18\x16 \x01(\x01\x12\x14\n\x0c\x61\x63\x63ount_room\x18\x17 \x01(\x01\"\xdc\x01\n\rGenerateEvent\x12\x31\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x1d.orchid.v1.GenerationAdmittedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.orchid.v1.GenerationDeltaH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.orchid.v1.GenerationFinishedH\x00\x12/\n\tcompleted\x18\x04 \x01(\x0b\x32\x1a.orchid.v1.GenerationUsageH\x00\x42\x07\n\x05\x65vent\"=\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06models\x18\x01 \x03(\t\x12\x1a\n\x12include_tokenizers\x18\x02 \x01(\x08\"\xc5\x01\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12+\n\x06models\x18\x02 \x03(\x0b\x32\x1b.orchid.v1.ModelDescription\x12\x18\n\x10\x61vailable_models\x18\x03 \x03(\t\x12\x16\n\x0e\x65ngine_version\x18\x04 \x01(\t\x12\x16\n\x0e\x65xecute_socket\x18\x05 \x01(\t\x12\'\n\x06memory\x18\n \x01(\x0b\x32\x17.orchid.v1.MemoryLedger\".\n\x0bLoadRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08variants\x18\x02 \x03(\t\":\n\x0cLoadProgress\x12*\n\x05model\x18\x01 \x01(\x0b\x32\x1b.orchid.v1.ModelDescription\"\x1e\n\rUnloadRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x10\n\x0eUnloadResponse\"\x1c\n\x0bWarmRequest\x12\r\n\x05model\x18\x01 \x01(\t\":\n\x0cWarmResponse\x12*\n\x05model\x18\x01 \x01(\x0b\x32\x1b.orchid.v1.ModelDescription\"0\n\x0c\x44rainRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\x12\x0c\n\x04\x65xit\x18\x02 \x01(\x08\"@\n\rDrainResponse\x12\x16\n\x0e\x66inished_items\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x62\x61ndoned_items\x18\x02 \x01(\r*\xe5\x01\n\nItemStatus\x12\x1b\n\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eITEM_STATUS_OK\x10\x01\x12\x17\n\x13ITEM_STATUS_EXPIRED\x10\x02\x12\x19\n\x15ITEM_STATUS_CANCELLED\x10\x03\x12 \n\x1cITEM_STATUS_INVALID_ARGUMENT\x10\x04\x12\x19\n\x15ITEM_STATUS_NOT_FOUND\x10\x05\x12\x1b\n\x17ITEM_STATUS_UNAVAILABLE\x10\x06\x12\x18\n\x14ITEM_STATUS_INTERNAL\x10\x07\x32\xc3\x03\n\x06Worker\x12\x44\n\x07\x45xecute\x12\x19.orchid.v1.ExecuteRequest\x1a\x1a.orchid.v1.ExecuteResponse(\x01\x30\x01\x12?\n\x08Generate\x12\x17.orchid.v1.GenerateCall\x1a\x18.orchid.v1.GenerateEvent0\x01\x12\x43\n\x08\x44\x65scribe\x12\x1a.orchid.v1.DescribeRequest\x1a\x1b.orchid.v1.DescribeResponse\x12\x39\n\x04Load\x12\x16.orchid.v1.LoadRequest\x1a\x17.orchid.v1.LoadProgress0\x01\x12=\n\x06Unload\x12\x18.orchid.v1.UnloadRequest\x1a\x19.orchid.v1.UnloadResponse\x12\x37\n\x04Warm\x12\x16.orchid.v1.WarmRequest\x1a\x17.orchid.v1.WarmResponse\x12:\n\x05\x44rain\x12\x17.orchid.v1.DrainRequest\x1a\x18.orchid.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/orchid/v1/worker.proto\x12\torchid.v1\x1a\x1dprotos/orchid/v1/common.proto\"L\n\x0e\x45xecuteRequest\x12!\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x10.orchid.v1.Batch\x12\x17\n\x0f\x63\x61ncel_item_ids\x18\x02 \x03(\x04\"Y\n\x05\x42\x61tch\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x1e\n\x05items\x18\x04 \x03(\x0b\x32\x0f.orchid.v1.Item\"\x8e\x01\n\x04Item\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12\x11\n\tbudget_us\x18\x02 \x01(\x03\x12)\n\x06tokens\x18\x03 \x01(\x0b\x32\x19.orchid.v1.TokenSequences\x12\"\n\x07tensors\x18\x04 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"y\n\nItemResult\x12\x0f\n\x07item_id\x18\x01 \x01(\x04\x12%\n\x06status\x18\x02 \x01(\x0e\x32\x15.orchid.v1.ItemStatus\x12\"\n\x07outputs\x18\x03 \x03(\x0b\x32\x11.orchid.v1.Tensor\x12\x0f\n\x07message\x18\x04 \x01(\t\"\xb3\x01\n\x0b\x42\x61tchResult\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12$\n\x05items\x18\x02 \x03(\x0b\x32\x15.orchid.v1.ItemResult\x12\x10\n\x08queue_us\x18\x03 \x01(\x03\x12\x0e\n\x06run_us\x18\x04 \x01(\x03\x12\x0e\n\x06\x63pu_us\x18\x05 \x01(\x03\x12\x0e\n\x06tokens\x18\x06 \x01(\r\x12\x16\n\x0e\x65xecuted_items\x18\x07 \x01(\r\x12\x12\n\npeak_bytes\x18\x14 \x01(\x04\"_\n\x0f\x45xecuteResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.orchid.v1.BatchResult\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x15.orchid.v1.WorkerLoad\"\xc1\x02\n\nWorkerLoad\x12\x14\n\x0cqueued_items\x18\x01 \x01(\r\x12\x15\n\rrunning_items\x18\x02 \x01(\r\x12\x1b\n\x13process_cpu_percent\x18\x03 \x01(\x01\x12\x18\n\x10host_cpu_percent\x18\x04 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x05 \x01(\x04\x12\x17\n\x0f\x63ompleted_items\x18\x06 \x01(\x04\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x12\n\nrun_cpu_us\x18\x08 \x01(\x04\x12\x1e\n\x16\x65xpired_items_executed\x18\t \x01(\x04\x12\x19\n\x11throttled_periods\x18\n \x01(\x04\x12%\n\x06\x64\x65\x63ode\x18\x0b \x03(\x0b\x32\x15.orchid.v1.DecodeLoad\x12\x16\n\x0eprocess_cpu_us\x18\x14 \x01(\x04\"\xe2\x03\n\nDecodeLoad\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07variant\x18\x02 \x01(\t\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x12\n\nprefilling\x18\x04 \x01(\r\x12\x10\n\x08\x64\x65\x63oding\x18\x05 \x01(\r\x12\x1d\n\x15pending_prompt_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x14\n\x0ctotal_blocks\x18\x08 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\t \x01(\r\x12\x18\n\x10\x65victable_blocks\x18\n \x01(\r\x12\x18\n\x10generated_tokens\x18\x0b \x01(\x04\x12\x19\n\x11prefix_hit_tokens\x18\x0c \x01(\x04\x12\x13\n\x0bpreemptions\x18\r \x01(\x04\x12\x0c\n\x04shed\x18\x0e \x01(\x04\x12\x11\n\tblock_map\x18\x0f \x01(\x0c\x12\x15\n\rlive_token_ms\x18\x14 \x01(\x04\x12G\n\x12pending_by_account\x18\x15 \x03(\x0b\x32+.orchid.v1.DecodeLoad.PendingByAccountEntry\x1a\x37\n\x15PendingByAccountEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"P\n\nMemoryLine\x12\x10\n\x08lifetime\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x12\n\nmost_bytes\x18\x04 \x01(\x04\"\xa8\x01\n\x0cMemoryLedger\x12$\n\x05lines\x18\x01 \x03(\x0b\x32\x15.orchid.v1.MemoryLine\x12\x17\n\x0f\x61\x63\x63ounted_bytes\x18\x02 \x01(\x04\x12\x16\n\x0emeasured_bytes\x18\x03 \x01(\x04\x12\x17\n\x0f\x61vailable_bytes\x18\x04 \x01(\x04\x12\x12\n\nlimited_by\x18\x05 \x01(\t\x12\x14\n\x0c\x62udget_bytes\x18\x06 \x01(\x04\"\xec\x02\n\x0cGenerateCall\x12\x15\n\rgeneration_id\x18\x01 \x01(\x04\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07variant\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x03(\r\x12%\n\x08sampling\x18\x05 \x01(\x0b\x32\x13.orchid.v1.Sampling\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.orchid.v1.GenerationLimits\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x11\n\tbudget_us\x18\x08 \x01(\x03\x12\x1d\n\x15\x66irst_token_target_us\x18\t \x01(\x03\x12\x17\n\x0ftoken_target_us\x18\n \x01(\x03\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x14 \x01(\t\x12\x16\n\x0e\x61\x63\x63ount_weight\x18\x15 \x01(\x01\x12\x12\n\nwork_price\x18\x16 \x01(\x01\x12\x14\n\x0c\x61\x63\x63ount_room\x18\x17 \x01(\x01\"\xdc\x01\n\rGenerateEvent\x12\x31\n\x08\x61\x64mitted\x18\x01 \x01(\x0b\x32\x1d.orchid.v1.GenerationAdmittedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.orchid.v1.GenerationDeltaH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.orchid.v1.GenerationFinishedH\x00\x12/\n\tcompleted\x18\x04 \x01(\x0b\x32\x1a.orchid.v1.GenerationUsageH\x00\x42\x07\n\x05\x65vent\"=\n\x0f\x44\x65scribeRequest\x12\x0e\n\x06models\x18\x01 \x03(\t\x12\x1a\n\x12include_tokenizers\x18\x02 \x01(\x08\"\xc5\x01\n\x10\x44\x65scribeResponse\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12+\n\x06models\x18\x02 \x03(\x0b\x32\x1b.orchid.v1.ModelDescription\x12\x18\n\x10\x61vailable_models\x18\x03 \x03(\t\x12\x16\n\x0e\x65ngine_version\x18\x04 \x01(\t\x12\x16\n\x0e\x65xecute_socket\x18\x05 \x01(\t\x12\'\n\x06memory\x18\n \x01(\x0b\x32\x17.orchid.v1.MemoryLedger\".\n\x0bLoadRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08variants\x18\x02 \x03(\t\":\n\x0cLoadProgress\x12*\n\x05model\x18\x01 \x01(\x0b\x32\x1b.orchid.v1.ModelDescription\"\x1e\n\rUnloadRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x10\n\x0eUnloadResponse\"\x1c\n\x0bWarmRequest\x12\r\n\x05model\x18\x01 \x01(\t\":\n\x0cWarmResponse\x12*\n\x05model\x18\x01 \x01(\x0b\x32\x1b.orchid.v1.ModelDescription\"0\n\x0c\x44rainRequest\x12\x12\n\ntimeout_ms\x18\x01 \x01(\x03\x12\x0c\n\x04\x65xit\x18\x02 \x01(\x08\"@\n\rDrainResponse\x12\x16\n\x0e\x66inished_items\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x62\x61ndoned_items\x18\x02 \x01(\r*\xe5\x01\n\nItemStatus\x12\x1b\n\x17ITEM_STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eITEM_STATUS_OK\x10\x01\x12\x17\n\x13ITEM_STATUS_EXPIRED\x10\x02\x12\x19\n\x15ITEM_STATUS_CANCELLED\x10\x03\x12 \n\x1cITEM_STATUS_INVALID_ARGUMENT\x10\x04\x12\x19\n\x15ITEM_STATUS_NOT_FOUND\x10\x05\x12\x1b\n\x17ITEM_STATUS_UNAVAILABLE\x10\x06\x12\x18\n\x14ITEM_STATUS_INTERNAL\x10\x07\x32\xc3\x03\n\x06Worker\x12\x44\n\x07\x45xecute\x12\x19.orchid.v1.ExecuteRequest\x1a\x1a.orchid.v1.ExecuteResponse(\x01\x30\x01\x12?\n\x08Generate\x12\x17.orchid.v1.GenerateCall\x1a\x18.orchid.v1.GenerateEvent0\x01\x12\x43\n\x08\x44\x65scribe\x12\x1a.orchid.v1.DescribeRequest\x1a\x1b.orchid.v1.DescribeResponse\x12\x39\n\x04Load\x12\x16.orchid.v1.LoadRequest\x1a\x17.orchid.v1.LoadProgress0\x01\x12=\n\x06Unload\x12\x18.orchid.v1.UnloadRequest\x1a\x19.orchid.v1.UnloadResponse\x12\x37\n\x04Warm\x12\x16.orchid.v1.WarmRequest\x1a\x17.orchid.v1.WarmResponse\x12:\n\x05\x44rain\x12\x17.orchid.v1.DrainRequest\x1a\x18.orchid.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._loaded_options = None
   _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._serialized_options = b'8\001'
-  _globals['_ITEMSTATUS']._serialized_start=3051
-  _globals['_ITEMSTATUS']._serialized_end=3280
+  _globals['_ITEMSTATUS']._serialized_start=3071
+  _globals['_ITEMSTATUS']._serialized_end=3300
   _globals['_EXECUTEREQUEST']._serialized_start=75
   _globals['_EXECUTEREQUEST']._serialized_end=151
   _globals['_BATCH']._serialized_start=153
@@ -45,43 +45,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ITEMRESULT']._serialized_start=389
   _globals['_ITEMRESULT']._serialized_end=510
   _globals['_BATCHRESULT']._serialized_start=513
-  _globals['_BATCHRESULT']._serialized_end=672
-  _globals['_EXECUTERESPONSE']._serialized_start=674
-  _globals['_EXECUTERESPONSE']._serialized_end=769
-  _globals['_WORKERLOAD']._serialized_start=772
-  _globals['_WORKERLOAD']._serialized_end=1093
-  _globals['_DECODELOAD']._serialized_start=1096
-  _globals['_DECODELOAD']._serialized_end=1578
-  _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._serialized_start=1523
-  _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._serialized_end=1578
-  _globals['_MEMORYLINE']._serialized_start=1580
-  _globals['_MEMORYLINE']._serialized_end=1660
-  _globals['_MEMORYLEDGER']._serialized_start=1663
-  _globals['_MEMORYLEDGER']._serialized_end=1831
-  _globals['_GENERATECALL']._serialized_start=1834
-  _globals['_GENERATECALL']._serialized_end=2198
-  _globals['_GENERATEEVENT']._serialized_start=2201
-  _globals['_GENERATEEVENT']._serialized_end=2421
-  _globals['_DESCRIBEREQUEST']._serialized_start=2423
-  _globals['_DESCRIBEREQUEST']._serialized_end=2484
-  _globals['_DESCRIBERESPONSE']._serialized_start=2487
-  _globals['_DESCRIBERESPONSE']._serialized_end=2684
-  _globals['_LOADREQUEST']._serialized_start=2686
-  _globals['_LOADREQUEST']._serialized_end=2732
-  _globals['_LOADPROGRESS']._serialized_start=2734
-  _globals['_LOADPROGRESS']._serialized_end=2792
-  _globals['_UNLOADREQUEST']._serialized_start=2794
-  _globals['_UNLOADREQUEST']._serialized_end=2824
-  _globals['_UNLOADRESPONSE']._serialized_start=2826
-  _globals['_UNLOADRESPONSE']._serialized_end=2842
-  _globals['_WARMREQUEST']._serialized_start=2844
-  _globals['_WARMREQUEST']._serialized_end=2872
-  _globals['_WARMRESPONSE']._serialized_start=2874
-  _globals['_WARMRESPONSE']._serialized_end=2932
-  _globals['_DRAINREQUEST']._serialized_start=2934
-  _globals['_DRAINREQUEST']._serialized_end=2982
-  _globals['_DRAINRESPONSE']._serialized_start=2984
-  _globals['_DRAINRESPONSE']._serialized_end=3048
-  _globals['_WORKER']._serialized_start=3283
-  _globals['_WORKER']._serialized_end=3734
+  _globals['_BATCHRESULT']._serialized_end=692
+  _globals['_EXECUTERESPONSE']._serialized_start=694
+  _globals['_EXECUTERESPONSE']._serialized_end=789
+  _globals['_WORKERLOAD']._serialized_start=792
+  _globals['_WORKERLOAD']._serialized_end=1113
+  _globals['_DECODELOAD']._serialized_start=1116
+  _globals['_DECODELOAD']._serialized_end=1598
+  _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._serialized_start=1543
+  _globals['_DECODELOAD_PENDINGBYACCOUNTENTRY']._serialized_end=1598
+  _globals['_MEMORYLINE']._serialized_start=1600
+  _globals['_MEMORYLINE']._serialized_end=1680
+  _globals['_MEMORYLEDGER']._serialized_start=1683
+  _globals['_MEMORYLEDGER']._serialized_end=1851
+  _globals['_GENERATECALL']._serialized_start=1854
+  _globals['_GENERATECALL']._serialized_end=2218
+  _globals['_GENERATEEVENT']._serialized_start=2221
+  _globals['_GENERATEEVENT']._serialized_end=2441
+  _globals['_DESCRIBEREQUEST']._serialized_start=2443
+  _globals['_DESCRIBEREQUEST']._serialized_end=2504
+  _globals['_DESCRIBERESPONSE']._serialized_start=2507
+  _globals['_DESCRIBERESPONSE']._serialized_end=2704
+  _globals['_LOADREQUEST']._serialized_start=2706
+  _globals['_LOADREQUEST']._serialized_end=2752
+  _globals['_LOADPROGRESS']._serialized_start=2754
+  _globals['_LOADPROGRESS']._serialized_end=2812
+  _globals['_UNLOADREQUEST']._serialized_start=2814
+  _globals['_UNLOADREQUEST']._serialized_end=2844
+  _globals['_UNLOADRESPONSE']._serialized_start=2846
+  _globals['_UNLOADRESPONSE']._serialized_end=2862
+  _globals['_WARMREQUEST']._serialized_start=2864
+  _globals['_WARMREQUEST']._serialized_end=2892
+  _globals['_WARMRESPONSE']._serialized_start=2894
+  _globals['_WARMRESPONSE']._serialized_end=2952
+  _globals['_DRAINREQUEST']._serialized_start=2954
+  _globals['_DRAINREQUEST']._serialized_end=3002
+  _globals['_DRAINRESPONSE']._serialized_start=3004
+  _globals['_DRAINRESPONSE']._serialized_end=3068
+  _globals['_WORKER']._serialized_start=3303
+  _globals['_WORKER']._serialized_end=3754
 # @@protoc_insertion_point(module_scope)

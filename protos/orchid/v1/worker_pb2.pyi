@@ -187,6 +187,7 @@ class BatchResult(_message.Message):
     CPU_US_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     EXECUTED_ITEMS_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.int
     queue_us: _builtins.int
     """Time from arrival at the worker to the start of the run."""
@@ -196,6 +197,10 @@ class BatchResult(_message.Message):
     tokens: _builtins.int
     executed_items: _builtins.int
     """Items that were executed together."""
+    peak_bytes: _builtins.int
+    """What their run asked the engine for at once, at its most: tensors and scratch of the thread that
+    ran it; 0 when it was not measured.
+    """
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemResult]: ...
     def __init__(
@@ -208,10 +213,11 @@ class BatchResult(_message.Message):
         cpu_us: _builtins.int = ...,
         tokens: _builtins.int = ...,
         executed_items: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cpu_us", b"cpu_us", "executed_items", b"executed_items", "items", b"items", "queue_us", b"queue_us", "run_us", b"run_us", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "cpu_us", b"cpu_us", "executed_items", b"executed_items", "items", b"items", "peak_bytes", b"peak_bytes", "queue_us", b"queue_us", "run_us", b"run_us", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -94,7 +94,8 @@ class MemoryWorker:
 
     `slowness` multiplies the predicted time, `status` is how items end, `mute` keeps
     results back until `speak`, `mixed` gives the items of a batch in another order. `logits` are
-    what a variant answers to a request, where that matters.
+    what a variant answers to a request, where that matters. Runs take `run_bytes` and
+    `token_bytes` for each token.
     """
 
     house: House
@@ -104,6 +105,8 @@ class MemoryWorker:
     mute: bool = False
     mixed: bool = False
     logits: Callable[[str, Request], tuple[float, ...]] | None = None
+    run_bytes: int = 0
+    token_bytes: int = 0
     received: list[WorkBatch] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     executed: list[int] = field(default_factory=list)
@@ -155,6 +158,7 @@ class MemoryWorker:
             run_ns=run_ns,
             cpu_ns=run_ns,
             executed_items=len(alive),
+            peak_bytes=self.run_bytes + self.token_bytes * sum(shape.tokens for shape in shapes),
         )
         self._running = True
         self.house.loop.call_later(run_ns / 1e9, self._end, done)

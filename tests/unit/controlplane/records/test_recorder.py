@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
@@ -11,7 +12,7 @@ from controlplane.policy.records import RequestClass
 from controlplane.records.demand import AFTERWARDS, COLUMNS, DemandRecord, Use, row_of
 from controlplane.records.estimates import FadingMeans
 from controlplane.records.recorder import RequestRecorder, Sampling
-from tests.unit.controlplane.fake_fleet import MS, House, MemoryWorker
+from tests.unit.controlplane.fake_fleet import MS, House, MemoryWorker, model
 from tests.unit.controlplane.virtual_loop import virtual
 
 SHOP = RequestClass(tenant="shop", privacy_class="sealed")
@@ -77,6 +78,47 @@ async def test_estimates_follow_what_was_seen() -> None:
     assert last.estimated.preprocess_us == last.measured.preprocess_us == 1000
     assert last.estimated.transfer_bytes == last.measured.transfer_bytes == 48
     assert last.estimated.compute_us == pytest.approx(last.measured.compute_us, rel=0.05)
+    house.close()
+
+
+def roomy(worker: MemoryWorker) -> None:
+    worker.run_bytes, worker.token_bytes = 60_000, 2000
+
+
+@virtual
+async def test_the_peak_is_what_the_run_took_beside_the_payload() -> None:
+    house, kept, _ = recording()
+    house.join(change=roomy)
+    for _ in range(2):
+        await house.dispatcher.submit(house.ask(tokens=10))
+    first, second = kept.records
+    assert first.estimated.peak_bytes == 40
+    assert first.measured.peak_bytes == 48 + 80_000
+    assert second.estimated.peak_bytes == second.measured.peak_bytes == 48 + 80_000
+    assert second.measured.live_bytes == second.measured.transfer_bytes == 48
+    # Nobody has run so many tokens yet: as much for each as in the runs that there were.
+    await house.dispatcher.submit(house.ask(1000.0, tokens=40))
+    assert kept.records[-1].estimated.peak_bytes == 160 + 8 + 40 * 8000
+    assert kept.records[-1].measured.peak_bytes == 160 + 8 + 60_000 + 40 * 2000
+    # One that is never sent is taken for a usual one of its model.
+    with pytest.raises(ControlPlaneError):
+        house.dispatcher.submit(house.ask(1.0))
+    assert kept.records[-1].estimated.peak_bytes == 48 + 10 * int(8000 - 0.1 * (8000 - 3500))
+    assert kept.records[-1].measured.peak_bytes == 40
+    house.close()
+
+
+@virtual
+async def test_requests_of_one_run_share_its_memory_by_tokens() -> None:
+    house, kept, _ = recording()
+    house.join(models=(model(fixed_share=0.9),), change=roomy)
+    asks = [house.ask(1000.0, tokens=count) for count in (10, 30)]
+    await asyncio.gather(*[house.dispatcher.submit(request) for request in asks])
+    one, other = sorted(kept.records, key=lambda record: record.tokens)
+    assert one.batch == other.batch == 2
+    run = 60_000 + 40 * 2000
+    took = [each.measured.peak_bytes - each.measured.live_bytes for each in (one, other)]
+    assert took == [run // 4, run - run // 4]
     house.close()
 
 
