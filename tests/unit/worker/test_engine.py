@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
-from worker import engine
+from worker import _engine
 from worker.engine import RunToken, Session, machine_class, runtime_info
 from worker.errors import EngineError, InvalidInput, ModelLoadError, RunTerminated
 
@@ -222,7 +222,7 @@ def test_loading_a_bad_file_says_why(tmp_path: Path) -> None:
 
 def test_sessions_open_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's registry of custom operators stands no two at once."""
-    graph, real = graphs.adder(tmp_path / "m.onnx"), engine._engine.Session
+    graph, real = graphs.adder(tmp_path / "m.onnx"), _engine.Session
     opening, together = threading.Lock(), []
 
     def opened(*args: Any, **kwargs: Any) -> Any:
@@ -234,7 +234,7 @@ def test_sessions_open_one_after_the_other(tmp_path: Path, monkeypatch: pytest.M
             if alone:
                 opening.release()
 
-    monkeypatch.setattr(engine._engine, "Session", opened)
+    monkeypatch.setattr(_engine, "Session", opened)
     with ThreadPoolExecutor(4) as pool:
         sessions = [pool.submit(Session, graph, share_weights=False) for _ in range(24)]
     assert [session.result().inputs[0].name for session in sessions] == ["a"] * 24
