@@ -21,6 +21,8 @@ MEASURABLE = 0.002
 # share at each refresh.
 _BUSY = 1.1
 _GAIN = 0.2
+# While the best variant alone, for everybody, takes less than this share, nobody gets a cascade.
+_AMPLE = 0.8
 # A second answer that is less likely than this is prevented by time, not by its price.
 _LIKELY = 0.5
 # A fixed threshold asks again below this confidence, when the answer is likely to be on time.
@@ -39,7 +41,7 @@ class OrchidCascade(Price):
     besides (see `HeadValues`); a second run begins when nobody is there to be delayed.
     """
 
-    __slots__ = ("_scarcity",)
+    __slots__ = ("_ample", "_scarcity")
 
     name = "orchid-cascade"
 
@@ -47,6 +49,8 @@ class OrchidCascade(Price):
         super().__init__(fallback)
         # Quality that a ns of a worker is worth because no more of them are there.
         self._scarcity = 0.0
+        # Whether there is time enough for the best variant without.
+        self._ample = True
 
     def of_pool(self) -> OrchidCascade:
         """A policy with traffic and values of its own."""
@@ -57,7 +61,7 @@ class OrchidCascade(Price):
         due = now_ns >= self._next_ns
         super().refresh(now_ns)
         if due and self._workers:
-            self._scarcity += _GAIN * (self._scarce() - self._scarcity)
+            self._scarcity += _GAIN * (self._weigh() - self._scarcity)
 
     def price_per_s(self) -> float:
         """Accurate answers that the next second of a worker is worth, as of the last arrival."""
@@ -68,7 +72,8 @@ class OrchidCascade(Price):
         if situation.stage is not None:
             return self._again(situation.stage, estimates, situation)
         values, cascade = self._values, situation.cascade
-        if cascade is None or values is None or not values.ready or situation.slack_ns <= 0:
+        ready = values is not None and values.ready and situation.slack_ns > 0
+        if cascade is None or values is None or self._ample or not ready:
             return super().decide(estimates, situation)
         slack, trip = situation.slack_ns, situation.trip_ns
         ahead = trip + situation.start_ns
@@ -116,21 +121,25 @@ class OrchidCascade(Price):
             idle - after + price * taken for after, taken in zip(future[1:], taken_ns, strict=True)
         ]
 
-    def _scarce(self) -> float:
+    def _weigh(self) -> float:
         """The price at which all that comes, in the mean, takes what the workers can do.
 
         The slope of the envelope of mean cost and quality over single variants and cascades, at
-        the cost that the arrival rate leaves to each request.
+        the cost that the arrival rate leaves to each request. Notes besides whether that is
+        enough for the most accurate variant alone.
         """
         traffic = self._traffic
         rate, services = traffic.rate_per_ns(), traffic.services_ns
+        self._ample = True
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
+        alone, left = max(points, key=_quality)[0], self._workers / rate
+        self._ample = alone < _AMPLE * left
         for pairs in traffic.cascade.after.values():
             for pair in pairs:
                 points += pair.curve(services[pair.first], services[pair.to])
-        return price_at(envelope(points), _BUSY * self._workers / rate)
+        return price_at(envelope(points), _BUSY * left)
 
     def reconsider(
         self,
@@ -184,6 +193,10 @@ class OrchidCascade(Price):
             if worth > best:
                 best, chosen = worth, place
         return chosen
+
+
+def _quality(point: tuple[float, float]) -> float:
+    return point[1]
 
 
 class FixedCascade(OrchidCascade):
