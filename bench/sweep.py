@@ -10,7 +10,7 @@ from bench.load.metrics import LoadResult
 from bench.load.plan import LoadPlan, Workload
 from bench.load.run import run_load
 from deploy.cluster import LocalCluster
-from deploy.fleet import FleetStatus
+from deploy.fleet_views import FleetStatus
 
 Notify = Callable[[str, float, float], None]
 """Called with what is being measured, the seconds so far, and the seconds it takes."""

@@ -19,7 +19,8 @@ from typing import Any
 from deploy.access import AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.doors import Doors
-from deploy.fleet import AccessRefused, FleetError, FleetStatus, fetch_progress, fetch_status
+from deploy.fleet import FleetError, fetch_progress, fetch_status
+from deploy.fleet_views import FleetStatus
 from deploy.leftovers import prune
 from deploy.members import CONTROLPLANE, WORKER, Members
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets

@@ -15,7 +15,7 @@ import psutil
 
 from deploy.cluster import ClusterError, LocalCluster
 from deploy.config import ConfigError
-from deploy.fleet import FleetStatus
+from deploy.fleet_views import FleetStatus
 from deploy.readiness import Readiness
 from deploy.roll import RollStep, roll_workers
 from deploy.state import (

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deploy.access import Access
-from deploy.fleet import FleetError, FleetStatus, fetch_progress
+from deploy.fleet import FleetError, fetch_progress
+from deploy.fleet_views import FleetStatus
 
 
 @dataclass(frozen=True, slots=True)

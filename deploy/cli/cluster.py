@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from deploy.cluster import ClusterSpec
-    from deploy.fleet import FleetStatus
+    from deploy.fleet_views import FleetStatus
     from deploy.status_page import PagePlan
 
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from deploy.fleet import FleetStatus, WorkerView
+from deploy.fleet_views import FleetStatus, WorkerView
 
 _MIB = 1 << 20
 

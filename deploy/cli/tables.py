@@ -10,7 +10,7 @@ from rich.text import Text
 
 from deploy.charge_views import CohortView
 from deploy.cli.output import printable
-from deploy.fleet import FleetStatus, GeneratorView, PoolView
+from deploy.fleet_views import FleetStatus, GeneratorView, PoolView
 
 _STATE_STYLE = {"ready": "green", "suspect": "yellow", "draining": "yellow", "lost": "red"}
 

@@ -13,7 +13,8 @@ import grpc
 import psutil
 
 from deploy.cluster import LocalCluster
-from deploy.fleet import FleetError, FleetStatus, fetch_status
+from deploy.fleet import FleetError, fetch_status
+from deploy.fleet_views import FleetStatus
 from protos.orchid.v1 import inference_pb2, inference_pb2_grpc
 
 TEXT = "the movie was good and the story moving"

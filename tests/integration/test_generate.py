@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deploy.cluster import ClusterSpec, LocalCluster
-from deploy.fleet import LaneView
+from deploy.fleet_views import LaneView
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
 from tests.integration.support import PATIENT, resident_mib, settled, wait_for
 from tests.integration.test_command_line import orchid

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from deploy.cluster import ClusterSpec, LocalCluster
-from deploy.fleet import FleetStatus
+from deploy.fleet_views import FleetStatus
 from deploy.records.reading import reading
 from deploy.records.summary import spending, summarise
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc

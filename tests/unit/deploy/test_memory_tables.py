@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from deploy.cli.memory_tables import memory_tables
-from deploy.fleet import FleetStatus, WorkerView
+from deploy.fleet_views import FleetStatus, WorkerView
 from deploy.memory_views import MemoryLineView, MemoryView
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from deploy.charge_views import CohortView
 from deploy.cli.tables import status_tables
-from deploy.fleet import (
+from deploy.fleet_views import (
     FleetStatus,
     GeneratorView,
     LaneView,
