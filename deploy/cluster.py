@@ -6,26 +6,25 @@ with its launcher (see `lifeline`), so nothing is ever left behind.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from deploy.access import AccessError
+from deploy.access import Access, AccessError
 from deploy.cluster_spec import ClusterError, ClusterSpec, decode_overrides, worker_overrides
 from deploy.doors import Doors
-from deploy.fleet import FleetError, fetch_progress, fetch_status
+from deploy.fleet import fetch_status
 from deploy.fleet_views import FleetStatus
 from deploy.leftovers import prune
 from deploy.members import CONTROLPLANE, WORKER, Members
 from deploy.metrics_ports import TARGETS, MetricsPorts, write_targets
 from deploy.process import Child, ChildSpec
-from deploy.readiness import Readiness, describe, failures, is_ready, loading
+from deploy.readiness import Readiness, failures
+from deploy.ready_wait import ReadyWait
 from deploy.services import (
     LauncherAccess,
     ServedModels,
@@ -35,11 +34,9 @@ from deploy.services import (
     worker_config,
 )
 from deploy.state import ClusterRecord, RollRecord, StateDirectory, WorkerRecord, own_start
-
-log = logging.getLogger(__name__)
+from deploy.supervisor import Supervisor
 
 _POLL_S = 0.05
-_CONFIG_FAULT = 2
 # After its drain a worker ends its streams and threads.
 _FAREWELL_S = 3.0
 
@@ -70,8 +67,7 @@ class LocalCluster:
         self._named: tuple[str, ...] = ()
         self.failed: Mapping[str, str] = {}
         self._access: LauncherAccess | None = None
-        self._stopping = threading.Event()
-        self._supervisor: threading.Thread | None = None
+        self._supervisor: Supervisor | None = None
 
     def __enter__(self) -> LocalCluster:
         self.start()
@@ -112,7 +108,6 @@ class LocalCluster:
         self._state.acquire()
         try:
             prune(self._state.path, ())
-            self._stopping.clear()
             self.start_controlplane(timeout_s=timeout_s)
             for _ in range(self.spec.workers):
                 self.add_worker()
@@ -122,14 +117,19 @@ class LocalCluster:
             self.stop()
             raise
         if self.spec.supervise:
-            self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
+            self._supervisor = Supervisor(
+                self._members,
+                overrides=lambda: self._doors.overrides(),
+                changed=self._record,
+                failed=self._not_started,
+                access=self._worker_access,
+            )
             self._supervisor.start()
 
     def stop(self) -> None:
         """Stops workers, then the control plane; safe to call twice."""
-        self._stopping.set()
         if self._supervisor is not None:
-            self._supervisor.join()
+            self._supervisor.stop()
             self._supervisor = None
         members = self._members.pop_all()
         for member in members:
@@ -154,31 +154,16 @@ class LocalCluster:
         model cannot be loaded. With `partial` the others are enough, when there are any; `failed`
         then names those that cannot.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            wanted = len(self.worker_names()) if workers is None else workers
-            status = self._try_status()
-            if status is not None and self._is_ready(status, wanted, self._models.all):
-                self.failed = {}
-                self._enter("ready", "")
-                return status
-            self._raise_for_dead()
-            readiness = self._readiness(status, wanted)
-            self.failed = readiness.failed
-            rest = self._models.all - readiness.failed.keys()
-            if readiness.failed and not (partial and rest):
-                raise ClusterError(failures(readiness.failed))
-            if status is not None and readiness.failed and self._is_ready(status, wanted, rest):
-                self._enter("ready", failures(readiness.failed))
-                return status
-            if time.monotonic() >= deadline:
-                found = describe(status, wanted)
-                raise ClusterError(
-                    f"not ready after {timeout_s:.0f} s: {found}\n{self._members.tails()}"
-                )
-            if on_progress is not None:
-                on_progress(readiness)
-            time.sleep(_POLL_S)
+        wait = ReadyWait(
+            self._members,
+            self._models,
+            self.status,
+            self._worker_access,
+            supervised=self._supervisor is not None,
+        )
+        status, self.failed = wait.until_ready(workers, timeout_s, on_progress, partial=partial)
+        self._enter("ready", failures(self.failed))
+        return status
 
     def wait_serving(self, timeout_s: float, look: Callable[[], None]) -> None:
         """Waits until every worker serves every model that can be loaded; `failed` has the others.
@@ -186,15 +171,6 @@ class LocalCluster:
         `look` is called meanwhile and may raise. Raises ClusterError as `wait_ready`.
         """
         self.wait_ready(timeout_s=timeout_s, on_progress=lambda _: look(), partial=True)
-
-    def _is_ready(self, status: FleetStatus, wanted: int, models: frozenset[str]) -> bool:
-        return is_ready(
-            status,
-            wanted,
-            models & self._models.encoders,
-            decoders=len(self.decode_names()),
-            generators=models & self._models.generators,
-        )
 
     # The control plane
 
@@ -361,40 +337,16 @@ class LocalCluster:
 
     # Inside
 
+    @property
+    def _worker_access(self) -> Access | None:
+        return self._access.workers if self._access is not None else None
+
     def _child_spec(self, name: str, service: str, overrides: Mapping[str, Any]) -> ChildSpec:
         config = self.spec.config.absolute() if self.spec.config is not None else None
         return ChildSpec(name, service, self._state.path, config, overrides, self.spec.env)
 
     def _metrics_listen(self, kind: str) -> str:
         return self._ports.take({member.metrics for member in self._members.all()}, kind)
-
-    def _try_status(self) -> FleetStatus | None:
-        try:
-            return self.status()
-        except AccessRefused as refusal:
-            raise ClusterError(
-                f"{refusal}\nThe launcher looks how far its cluster is: set ORCHID_TOKEN (or "
-                "ORCHID_TOKEN_FILE) to a token of the role operate"
-            ) from None
-        except FleetError:
-            return None
-
-    def _raise_for_dead(self) -> None:
-        for member in self._members.all():
-            code = member.child.exit_code
-            if code is not None and (code == _CONFIG_FAULT or self._supervisor is None):
-                tail = member.child.log_tail()
-                raise ClusterError(f"{member.spec.name} ended with code {code}\n{tail}")
-
-    def _readiness(self, status: FleetStatus | None, wanted: int) -> Readiness:
-        decoders = len(self.decode_names())
-        ready = min(wanted + decoders, status.ready_workers()) if status is not None else 0
-        addresses = [member.child.address for member in self._members.workers()]
-        access = self._access.workers if self._access is not None else None
-        total, failed = loading(addresses, self._models.all, access)
-        served = self._models
-        loads = wanted * len(served.encoders) + decoders * len(served.generators)
-        return Readiness(ready, wanted + decoders, total / max(1, loads), failed)
 
     def _enter(self, phase: str, message: str) -> None:
         if self._phase != (phase, message):
@@ -435,33 +387,6 @@ class LocalCluster:
             )
             self._state.write(record)
             write_targets(self._state.path, record)
-
-    def _supervise(self) -> None:
-        """Restarts what died, each with its own backoff, until the cluster stops."""
-        changed, fault = False, ""
-        while not self._stopping.wait(_POLL_S):
-            try:
-                changed |= self._members.revive(
-                    time.monotonic(), self._doors.overrides, self._not_started
-                )
-                if changed:
-                    self._record()
-                changed, fault = False, ""
-            except OSError as error:
-                # Whoever asks for the state sees an old one; the processes are kept alive.
-                if fault != str(error):
-                    log.warning("the state of the cluster cannot be written: %s", error)
-                changed, fault = True, str(error)
-            self._members.stand_up(self._serves)
-
-    def _serves(self, address: str) -> bool:
-        """Whether the worker there serves a model."""
-        access = self._access.workers if self._access is not None else None
-        try:
-            models = fetch_progress(address, timeout_s=1.0, access=access)
-        except FleetError:
-            return False
-        return any(model.state == "ready" for model in models)
 
     def _not_started(self, message: str) -> None:
         self._enter("ready", message)

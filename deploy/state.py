@@ -47,7 +47,7 @@ class RollRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """A running cluster; `phase` is "starting", "ready", "stopping" or "failed".
+    """A running cluster; `phase` is "starting", "ready" or "failed".
 
     `http` and `metrics` are where the control plane serves these, `page` is the URL of its status
     page; all empty for nowhere. `secure` names the processes whose metrics are served by TLS.
