@@ -78,6 +78,8 @@ def roll_workers(
                 raise ClusterError(f"the roll ends at {name}, which goes on: {failures(lost)}")
         except BaseException:
             cluster.remove_worker(added)
+            # Whom it was for still has what only it could not load: the next roll must see that.
+            cluster.failed = known
             raise
         new.append(added)
         cluster.remove_worker(name)
