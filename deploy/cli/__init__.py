@@ -13,7 +13,7 @@ from deploy.cli.access import reaching
 from deploy.cli.bench import app as bench_app
 from deploy.cli.capacity import capacity
 from deploy.cli.chat import chat
-from deploy.cli.cluster import down, roll, status, up
+from deploy.cli.cluster import down, roll, status
 from deploy.cli.demo import demo
 from deploy.cli.doctor import doctor
 from deploy.cli.drill import drill
@@ -27,6 +27,7 @@ from deploy.cli.reload import reload
 from deploy.cli.sim import sim
 from deploy.cli.token import token
 from deploy.cli.trace import trace
+from deploy.cli.up import up
 
 app = typer.Typer(
     name="orchid",
