@@ -17,11 +17,12 @@ from bench.isolation.lane import OTHER, STEADY, IsolationSettings, Lane
 from bench.isolation.seen import ALONE, FLOOD, PHASES, Seen, figures, point, summarise
 from bench.load.processes import CommonStart, soon
 from bench.report import Report, host_facts, make_report
+from controlplane.tenants import TenantsConfig
 from deploy.fleet_views import FleetStatus
 
 _SETTLE_S = 20.0
 # The configuration's default, which the cluster has.
-_BOUND_MS = 5.0
+_BOUND_MS = TenantsConfig().bound_ms
 
 Notify = Callable[[str], None]
 

@@ -18,6 +18,7 @@ from deploy.cli.bench_ladder import ladder
 from deploy.cli.bench_lanes import lanes
 from deploy.cli.bench_load import load
 from deploy.cli.bench_operate import operate
+from deploy.cli.bench_options import RepositoryOption
 from deploy.cli.bench_scenario import scenario
 from deploy.cli.bench_sweep import sweep
 from deploy.cli.bench_telemetry import telemetry
@@ -122,9 +123,7 @@ def accuracy(
         list[str] | None, typer.Argument(help="Variants to check; default: all of them.")
     ] = None,
     model: Annotated[str, typer.Option(help="Model to check.")] = "sentiment",
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     json: JsonOption = None,
 ) -> None:
     """Ask every variant about every test text through the whole path.

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.output import JsonOption, fail
+from deploy.cli.bench_options import RepositoryOption
+from deploy.cli.output import JsonOption, fail, fail_for_model
 from deploy.cli.results import finish, print_summary
 
 
@@ -18,9 +19,7 @@ def cascade(
     ] = "",
     first: Annotated[str, typer.Option(help="First stage. Default: the cheapest.")] = "",
     to: Annotated[str, typer.Option(help="Second stage. Default: the most accurate.")] = "",
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     plot: Annotated[Path | None, typer.Option(help="Draw the picture into this PNG.")] = None,
     json: JsonOption = None,
 ) -> None:
@@ -58,7 +57,7 @@ def cascade(
             host=host,
         )
     except ModelError as error:
-        fail(f"expected {error.expected}; got {error.got}", error.remedy)
+        fail_for_model(error)
     except ProfileFileError as error:
         fail(str(error), f"orchid profile {model} measures one")
     except ValueError as error:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import JsonOption, fail, warn
-from deploy.cli.results import finish, print_summary
+from deploy.cli.bench_options import RepositoryOption
+from deploy.cli.output import JsonOption, fail, fail_for_model, warn
+from deploy.cli.results import BUILD_LANGUAGE_MODEL, finish, print_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +33,7 @@ def decode(
     stock: Annotated[
         bool, typer.Option(help="Also compare with a stock graph of GPT-2's shape.")
     ] = True,
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     json: JsonOption = None,
 ) -> None:
     """Measure decoding: prompts, time per token by batch and cached length, peers in turns.
@@ -53,10 +52,7 @@ def decode(
     try:
         manifest = find_model(repository, model)
     except ModelError as error:
-        fail(
-            f"expected {error.expected}; got {error.got}",
-            "build it with `orchid models build --language-model`",
-        )
+        fail_for_model(error, BUILD_LANGUAGE_MODEL)
     try:
         with Console().status("starting") as status:
             compared = _peers(model, settings, status.update) if peers else []
@@ -66,7 +62,7 @@ def decode(
     except DecodeBenchError as error:
         fail(str(error))
     except ModelError as error:
-        fail(f"expected {error.expected}; got {error.got}", error.remedy)
+        fail_for_model(error)
     except WorkerError as error:
         fail(str(error))
     print_summary(report)

@@ -25,8 +25,6 @@ def fuzz(
     and identities. Exits with 1 when a message crashed or stuck its reader, or met an error
     that is none of the reader's own.
     """
-    import math
-
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from bench.fuzz.run import names as known
@@ -37,14 +35,13 @@ def fuzz(
     unknown = sorted(set(chosen) - set(known()))
     if unknown:
         fail(f"no target {', '.join(unknown)}", f"targets: {', '.join(known())}")
-    cores = max(1, math.floor(read_cpu_plan().granted))
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("", total=messages)
         report = run_fuzz(
             messages,
             seed=seed,
-            processes=processes or cores,
+            processes=processes or read_cpu_plan().cores,
             only=chosen,
             progress=lambda done: progress.update(task, completed=done),
         )

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.bench_options import FirstTokenOption, RepositoryOption, TokenOption
 from deploy.cli.output import JsonOption, fail
-from deploy.cli.results import finish, names, numbers, print_summary
+from deploy.cli.results import finish, names, numbers, print_summary, vocabulary_of
 
 POLICIES = "slo,serial,never-evict,preempt,limit-16,limit-16+shed"
 
@@ -27,13 +28,11 @@ def generation(
         float, typer.Option(min=1.0, help="Time it is measured for, before each load and seed.")
     ] = 20.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the decode worker.")] = 2,
-    first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
-    token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
+    first_token_ms: FirstTokenOption = 500.0,
+    token_ms: TokenOption = 50.0,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each point, seeds 1 to N.")] = 1,
     prefixes: Annotated[bool, typer.Option(help="Also measure what a shared prefix saves.")] = True,
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     json: JsonOption = None,
 ) -> None:
     """Play generations at several loads under each scheduling policy, and shared prefixes.
@@ -53,16 +52,12 @@ def generation(
     from bench.load.processes import DriverError
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
-    from worker.models.errors import ModelError
-    from worker.models.repository import find_model
 
+    vocabulary = vocabulary_of(repository, model, "--model")
     try:
-        manifest = find_model(repository, model)
-        if manifest.generation is None:
-            fail(f"{model} generates no text", "name a language model with --model")
         settings = GenerationSweepSettings(
             model=model,
-            vocabulary=manifest.generation.vocabulary,
+            vocabulary=vocabulary,
             policies=names(policies),
             load_factors=numbers(loads),
             seconds=seconds,
@@ -79,11 +74,6 @@ def generation(
             bench_progress(Console(), total_s) as (notify, _),
         ):
             report = run_generation_sweep(settings, repository, Path(directory), notify)
-    except ModelError as error:
-        fail(
-            f"expected {error.expected}; got {error.got}",
-            "build it with `orchid models build --language-model`",
-        )
     except (ClusterError, DriverError, ValueError) as error:
         fail(str(error))
     print_summary(report)

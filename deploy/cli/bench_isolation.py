@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.bench_options import FirstTokenOption, RepositoryOption, TokenOption
 from deploy.cli.output import JsonOption, fail
-from deploy.cli.results import finish, print_summary
+from deploy.cli.results import finish, print_summary, vocabulary_of
 
 _LANES = ("encoder", "decode")
 
@@ -32,12 +33,10 @@ def isolation(
     deadline_ms: Annotated[
         float, typer.Option(min=10.0, help="Deadline of encoder requests.")
     ] = 250.0,
-    first_token_ms: Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")] = 500.0,
-    token_ms: Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")] = 50.0,
+    first_token_ms: FirstTokenOption = 500.0,
+    token_ms: TokenOption = 50.0,
     decoder: Annotated[str, typer.Option(help="Language model.")] = "smollm2-135m",
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     json: JsonOption = None,
 ) -> None:
     """Play a tenant inside its reservation alone, beside another, and beside the other's flood.
@@ -53,18 +52,12 @@ def isolation(
     from deploy.cluster import ClusterError
     from deploy.fleet import FleetError
     from worker.cpu_plan import read_cpu_plan
-    from worker.models.errors import ModelError
-    from worker.models.repository import find_model
 
     if lane not in _LANES:
         fail(f"no lane {lane!r}", f"lanes: {', '.join(_LANES)}")
+    decodes = lane == "decode"
+    vocabulary = vocabulary_of(repository, decoder, "--decoder") if decodes else 0
     try:
-        vocabulary = 0
-        if lane == "decode":
-            generation = find_model(repository, decoder).generation
-            if generation is None:
-                fail(f"{decoder} generates no text", "name a language model with --decoder")
-            vocabulary = generation.vocabulary
         settings = IsolationSettings(
             lane=lane,
             rounds=rounds,
@@ -72,7 +65,7 @@ def isolation(
             reserved=reserved,
             used=used,
             times=times,
-            workers=workers or max(1, int(read_cpu_plan().granted) - 1),
+            workers=workers or max(1, read_cpu_plan().cores - 1),
             deadline_ms=deadline_ms,
             decoder=decoder,
             vocabulary=vocabulary,
@@ -84,11 +77,6 @@ def isolation(
             Console(stderr=True).status("starting the cluster") as spinner,
         ):
             report = run_isolation(settings, repository, Path(directory), spinner.update)
-    except ModelError as error:
-        fail(
-            f"expected {error.expected}; got {error.got}",
-            "build it with `orchid models build --language-model`",
-        )
     except (ClusterError, DriverError, FleetError, ValueError) as error:
         fail(str(error))
     print_summary(report)

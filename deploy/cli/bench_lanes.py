@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.bench_options import RepositoryOption
 from deploy.cli.output import JsonOption, fail
-from deploy.cli.results import finish, print_summary
+from deploy.cli.results import finish, print_summary, vocabulary_of
 
 
 def lanes(
@@ -24,9 +25,7 @@ def lanes(
     decode_threads: Annotated[
         int | None, typer.Option(min=1, help="Default: half of the granted cores.")
     ] = None,
-    repository: Annotated[
-        Path, typer.Option(envvar="ORCHID_REPOSITORY", help="Model repository.")
-    ] = Path("models"),
+    repository: RepositoryOption = Path("models"),
     json: JsonOption = None,
 ) -> None:
     """Play classification and generation alone and together, on the cores `orchid up` gives each.
@@ -42,18 +41,14 @@ def lanes(
     from deploy.cli.progress import bench_progress
     from deploy.cluster import ClusterError
     from worker.cpu_plan import read_cpu_plan
-    from worker.models.errors import ModelError
-    from worker.models.repository import find_model
 
     plan = read_cpu_plan()
+    vocabulary = vocabulary_of(repository, decoder, "--decoder")
     try:
-        generation = find_model(repository, decoder).generation
-        if generation is None:
-            fail(f"{decoder} generates no text", "name a language model with --decoder")
         settings = LanesSettings(
             encoder=encoder,
             decoder=decoder,
-            vocabulary=generation.vocabulary,
+            vocabulary=vocabulary,
             variant=variant,
             rounds=rounds,
             seconds=seconds,
@@ -73,11 +68,6 @@ def lanes(
             bench_progress(Console(), lanes_seconds(settings)) as (notify, _),
         ):
             report = run_lanes(settings, budget, repository, workload, Path(directory), notify)
-    except ModelError as error:
-        fail(
-            f"expected {error.expected}; got {error.got}",
-            "build it with `orchid models build --language-model`",
-        )
     except WorkloadError as error:
         fail(str(error), error.remedy)
     except (ClusterError, DriverError, ValueError) as error:

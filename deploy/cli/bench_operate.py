@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.compare_options import (
+from deploy.cli.bench_options import (
     DeadlineFactorOption,
     FreshOption,
     ModelOption,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.bench_sweep import cluster_spec, measuring, open_store, open_workload, show
-from deploy.cli.compare_options import (
+from deploy.cli.bench_options import (
     BaselineSecondsOption,
     DeadlineFactorOption,
     FreshOption,
@@ -20,6 +19,7 @@ from deploy.cli.compare_options import (
     WarmupOption,
     WorkersOption,
 )
+from deploy.cli.bench_sweep import cluster_spec, measuring, open_store, open_workload, show
 from deploy.cli.output import fail
 from deploy.cli.results import names, numbers
 

@@ -47,7 +47,7 @@ def drill(
     from worker.cpu_plan import read_cpu_plan
 
     settings = DrillSettings(
-        workers=workers or max(2, int(read_cpu_plan().granted)),
+        workers=workers or max(2, read_cpu_plan().cores),
         time=scale,
         seconds=seconds,
         deadline_ms=deadline_ms,

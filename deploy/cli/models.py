@@ -12,7 +12,7 @@ import typer
 
 from deploy.cli import model_control
 from deploy.cli.access import reaching
-from deploy.cli.output import fail
+from deploy.cli.output import fail, fail_for_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -394,6 +394,6 @@ def _faults_told() -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        fail(f"expected {error.expected}; got {error.got}", error.remedy)
+        fail_for_model(error)
     except WorkerError as error:
         fail(str(error))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from worker.models.errors import ModelError
 
 # What a transport says when one side speaks TLS and the other does not, or not with this one.
 _BROKEN = ("socket closed", "connection reset", "handshake", "certificate", "tls")
@@ -99,6 +102,11 @@ def fail(message: str, remedy: str = "") -> NoReturn:
     if remedy:
         console.print(f"[bold]remedy:[/] {_escape(remedy)}", highlight=False, soft_wrap=True)
     raise typer.Exit(1)
+
+
+def fail_for_model(error: ModelError, remedy: str = "") -> NoReturn:
+    """Ends as `fail` for what is wrong with a model; `remedy` instead of its own."""
+    fail(f"expected {error.expected}; got {error.got}", remedy or error.remedy)
 
 
 def connection_remedy(text: str, otherwise: str) -> str:

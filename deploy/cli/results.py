@@ -1,4 +1,4 @@
-"""What the measuring commands share: printing a summary, writing a report, reading lists."""
+"""What the measuring commands share: summaries, reports, lists and language models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from deploy.cli.output import fail, fail_for_model
+
 if TYPE_CHECKING:
     from bench.report import Report
+
+BUILD_LANGUAGE_MODEL = "build it with `orchid models build --language-model`"
 
 
 def print_summary(report: Report) -> None:
@@ -31,6 +35,20 @@ def finish(report: Report, json: Path | None) -> None:
     if json is not None:
         write_report(json, report)
         typer.echo(f"written: {json}")
+
+
+def vocabulary_of(repository: Path, model: str, option: str) -> int:
+    """Size of a language model's vocabulary; ends with code 1 for others, which `option` names."""
+    from worker.models.errors import ModelError
+    from worker.models.repository import find_model
+
+    try:
+        generation = find_model(repository, model).generation
+    except ModelError as error:
+        fail_for_model(error, BUILD_LANGUAGE_MODEL)
+    if generation is None:
+        fail(f"{model} generates no text", f"name a language model with {option}")
+    return generation.vocabulary
 
 
 def numbers(text: str, count: int = 0, separator: str = ",") -> list[float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.output import JsonOption, fail
+from deploy.cli.output import JsonOption, fail, fail_for_model
 from deploy.cli.results import names, numbers
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def sim(
 
             points = list(run_sweep(sweep, notify))
     except ModelError as error:
-        fail(f"expected {error.expected}; got {error.got}", error.remedy)
+        fail_for_model(error)
     except (ValueError, OSError, ProfileFileError) as error:
         fail(str(error), "orchid sim --help says what each option takes")
     _print(points, scale, sweep)

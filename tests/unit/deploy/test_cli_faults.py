@@ -69,6 +69,12 @@ def test_a_plot_of_something_else(tmp_path: Path, content: bytes) -> None:
     assert (code, f"{path} is no result of a bench" in output) == (1, True)
 
 
+@pytest.mark.parametrize("factors", ["much", "1.5,0", ""])
+def test_levels_of_overload_under_loads_that_are_none(factors: str) -> None:
+    code, output = run("bench", "ladder", "--factors", factors)
+    assert (code, "--factors takes numbers" in output) == (1, True)
+
+
 def test_decoding_is_measured_on_a_language_model_that_is_built(
     tmp_path: Path, repository: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Options that the commands comparing policies have in common."""
+"""Options that several measuring commands have."""
 
 from __future__ import annotations
 
@@ -31,3 +31,5 @@ BaselineSecondsOption = Annotated[
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Measure all anew, over what the file has.")
 ]
+FirstTokenOption = Annotated[float, typer.Option(min=1.0, help="Target of first tokens.")]
+TokenOption = Annotated[float, typer.Option(min=1.0, help="Target of a token after it.")]
