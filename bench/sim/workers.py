@@ -37,3 +37,40 @@ class SimWorker:
         """Time of its runs until now, with what has run of the present one."""
         running = 0 if self.running is None else now_ns - self.running.started_ns
         return self.busy_ns + running
+
+
+class SimWorkers:
+    """The workers of one world, those that were lost among them."""
+
+    def __init__(self) -> None:
+        self.of_number: dict[int, SimWorker] = {}
+        self._present: list[SimWorker] = []
+        self._gone: list[SimWorker] = []
+
+    def join(self, index: int) -> SimWorker:
+        """Another process in this place, with a membership of its own."""
+        worker = SimWorker(index, len(self.of_number) + 1)
+        self.of_number[worker.number] = worker
+        self._present.append(worker)
+        return worker
+
+    def lose(self, index: int, now_ns: int) -> SimWorker | None:
+        """The process in this place ends with all that it had; None when there is none."""
+        worker = next((w for w in self._present if w.index == index), None)
+        if worker is None:
+            return None
+        worker.alive = False
+        worker.busy_ns = worker.worked_ns(now_ns)
+        worker.running = None
+        worker.waiting.clear()
+        self._present.remove(worker)
+        self._gone.append(worker)
+        return worker
+
+    def all(self) -> list[SimWorker]:
+        """Those that are there, then those that were lost."""
+        return [*self._present, *self._gone]
+
+    def worked_ns(self, now_ns: int) -> int:
+        """Time of all runs until now."""
+        return sum(worker.worked_ns(now_ns) for worker in self.all())

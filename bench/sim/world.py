@@ -20,7 +20,7 @@ from bench.sim.second_looks import Kept, SecondLooks
 from bench.sim.service import Services, WorkerLoss
 from bench.sim.settings import SimSettings, scheduler_of
 from bench.sim.tally import Tally
-from bench.sim.workers import Job, SimWorker
+from bench.sim.workers import Job, SimWorker, SimWorkers
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.cascade import early_ns
@@ -71,9 +71,7 @@ class World:
         self._scheduler.set_pool(_MODEL, table)
         self._events: list[tuple[int, int, Callable[[int], object]]] = []
         self._sequence = 0
-        self._by_number: dict[int, SimWorker] = {}
-        self._present: list[SimWorker] = []
-        self._joined = 0
+        self._workers = SimWorkers()
         for index in range(settings.workers):
             self._join(index, 0)
         self._requests: dict[int, Request] = {}
@@ -88,7 +86,6 @@ class World:
         # The armed timer, 0 for none, and the time that it was armed for.
         self._timer = 0
         self._wake_ns = 0
-        self._gone: list[SimWorker] = []
         self._crossed_idle = 0
         self._expired_executed = 0
         self._reported_busy = 0
@@ -273,7 +270,7 @@ class World:
             self._flight[request.id] = flight
         pool = flight.pool
         self._crossed_idle += not flight.direct and pool.idle > 0
-        worker = self._by_number[flight.worker]
+        worker = self._workers.of_number[flight.worker]
         self._at(
             now + self._settings.trip_ns // 2,
             lambda at: self._receive(worker, Job(flight, at), at),
@@ -282,10 +279,7 @@ class World:
     # --- workers --------------------------------------------------------------------
 
     def _join(self, index: int, now: int) -> None:
-        self._joined += 1
-        worker = SimWorker(index, self._joined)
-        self._by_number[worker.number] = worker
-        self._present.append(worker)
+        worker = self._workers.join(index)
         names = frozenset(self._table.numbers)
         self._scheduler.set_worker(worker.number, {_MODEL: names}, now)
 
@@ -359,16 +353,9 @@ class World:
 
     def _losing(self, fault: WorkerLoss) -> Callable[[int], object]:
         def lose(now: int) -> None:
-            worker = next((w for w in self._present if w.index == fault.worker), None)
+            worker = self._workers.lose(fault.worker, now)
             if worker is None:
                 return
-            worker.alive = False
-            if worker.running is not None:
-                worker.busy_ns += now - worker.running.started_ns
-            worker.running = None
-            worker.waiting.clear()
-            self._present.remove(worker)
-            self._gone.append(worker)
             self._at(now + int(fault.detect_s * 1e9), lambda at: self._detected(worker, at))
             if fault.back_s:
                 self._at(int(fault.back_s * 1e9), lambda at: self._rejoin(worker.index, at))
@@ -398,7 +385,7 @@ class World:
 
     def _report(self, now: int) -> None:
         """Workers report how busy their machines were since the last report."""
-        busy = sum(worker.worked_ns(now) for worker in (*self._present, *self._gone))
+        busy = self._workers.worked_ns(now)
         own = (busy - self._reported_busy) / (_REPORT_NS * self._settings.workers)
         self._reported_busy = busy
         percent = 100.0 * min(1.0, own + self._settings.neighbours)
@@ -413,7 +400,7 @@ class World:
         heapq.heappush(self._events, (time_ns, self._sequence, happen))
 
     def _reduce(self, now: int) -> SimResult:
-        workers = [*self._present, *self._gone]
+        workers = self._workers.all()
         effort = Effort(
             busy_ns=sum(worker.busy_ns for worker in workers),
             span_ns=now,
