@@ -16,7 +16,7 @@ from controlplane.errors import TooLate
 from protos.local_stream import Frames, address_of, header
 from protos.orchid.v1 import worker_pb2
 from tests.contract.controlplane.fake_worker import FakeWorker, Membership, serving, until
-from tests.contract.controlplane.test_fleet import Plane, running
+from tests.contract.controlplane.plane import Plane, running
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from tests.contract.controlplane.fake_worker import FakeWorker, Membership, serving, until
+from tests.contract.controlplane.plane import running
 from tests.contract.controlplane.secured import NODE, bearer, secured, sha256
-from tests.contract.controlplane.test_fleet import running
 
 
 async def test_a_worker_whose_identity_is_revoked_is_no_member_any_more(
