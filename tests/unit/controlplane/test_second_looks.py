@@ -306,6 +306,17 @@ async def traffic(made: House, requests: int, gap_ms: float) -> list[Answer]:
     return await asyncio.gather(*futures)
 
 
+async def crowd(made: House) -> list[Answer]:
+    """What is answered of 400 requests, more than the best variant alone can answer in time."""
+    futures = []
+    for _ in range(400):
+        with contextlib.suppress(Refused):
+            futures.append(made.submit(60))
+        await made.pass_ms(8.5)
+    ends = await asyncio.gather(*futures, return_exceptions=True)
+    return [end for end in ends if isinstance(end, Answer)]
+
+
 async def _another_kind() -> None:
     made = house()
     # The fast variant is sure enough, and wrong by what the best one says.
@@ -364,13 +375,7 @@ async def test_one_price_sends_all_to_the_best_when_calm_and_cascades_when_busy(
     made.join(models=(cascading(),), change=change)
     calm = await traffic(made, 60, 40)
     assert {a.provenance.variant for a in calm[20:]} == {"best"}
-    futures = []
-    for _ in range(400):
-        with contextlib.suppress(Refused):
-            futures.append(made.submit(60))
-        await made.pass_ms(8.5)
-    ends = await asyncio.gather(*futures, return_exceptions=True)
-    busy = [end for end in ends if isinstance(end, Answer)][200:]
+    busy = (await crowd(made))[200:]
     reasons = {a.provenance.reason for a in busy}
     assert Reason.ESCALATED in reasons
     assert Reason.CONFIDENT in reasons
@@ -385,13 +390,7 @@ async def test_a_first_answer_that_nobody_can_look_at_says_that_it_is_one() -> N
     # Its answers have no logits.
     made.join(models=(cascading(),))
     await traffic(made, 60, 40)
-    futures = []
-    for _ in range(400):
-        with contextlib.suppress(Refused):
-            futures.append(made.submit(60))
-        await made.pass_ms(8.5)
-    ends = await asyncio.gather(*futures, return_exceptions=True)
-    found = [end.provenance for end in ends if isinstance(end, Answer)]
+    found = [answer.provenance for answer in await crowd(made)]
     assert Reason.CASCADE not in {source.reason for source in found}
     alone = [source for source in found if source.reason == Reason.UNFINISHED]
     assert alone

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.worker.generation.test_loop import LETTER, Bench
+from tests.unit.worker.generation.held_loop import LETTER, Bench
 from worker.generation.records import GenerationCall, Limits, Usage
 from worker.generation.trace import GenerationTrace
 
@@ -17,8 +17,7 @@ from worker.generation.trace import GenerationTrace
 def bench() -> Iterator[Bench]:
     made = Bench(blocks=12)
     yield made
-    made.engine.free_running = True
-    made.loop.stop()
+    made.stop()
 
 
 def recorded(bench: Bench, number: int, prompt: int, most: int) -> GenerationTrace:

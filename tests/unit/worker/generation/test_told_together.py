@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.unit.worker.generation.test_loop import PATIENCE_S, Bench, tokens
+from tests.unit.worker.generation.held_loop import PATIENCE_S, Bench, Step, tokens
 from worker.generation.records import Usage
 
 
@@ -34,21 +34,25 @@ def clock() -> Clock:
 def bench(clock: Callable[[], int]) -> Iterator[Bench]:
     made = Bench(now_ns=clock)
     yield made
-    made.engine.free_running = True
-    made.loop.stop()
+    made.stop()
+
+
+def second_waits(bench: Bench) -> Step:
+    """The first token of a generation is told at once, its second waits; returns the third step."""
+    bench.step().end()
+    second = bench.step()
+    bench.until(lambda: tokens(bench.events[1]) == 1)
+    second.end()
+    third = bench.step()
+    assert bench.waiting() == 1
+    return third
 
 
 def test_tokens_wait_for_the_next_ones_while_that_is_within_their_target(
     bench: Bench, clock: Clock
 ) -> None:
     bench.open(1, most=6, token_target_ns=50_000_000)
-    bench.step().end()
-    second = bench.step()
-    # The first token is told at once.
-    bench.until(lambda: tokens(bench.events[1]) == 1)
-    second.end()
-    third = bench.step()
-    assert bench.waiting() == 1
+    third = second_waits(bench)
     clock.move(20)
     third.end()
     fourth = bench.step()
@@ -86,12 +90,7 @@ def test_what_waits_is_told_before_other_work_of_the_engine_thread(
     bench: Bench, clock: Clock
 ) -> None:
     bench.open(1, most=9, token_target_ns=50_000_000)
-    bench.step().end()
-    second = bench.step()
-    bench.until(lambda: tokens(bench.events[1]) == 1)
-    second.end()
-    third = bench.step()
-    assert bench.waiting() == 1
+    third = second_waits(bench)
     asked = bench.loop.call(bench.waiting)
     # Longer than other work lets steps pass.
     clock.move(1000)
