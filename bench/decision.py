@@ -1,15 +1,10 @@
-"""What the control plane's own work costs: one decision in a long queue, one request without gRPC.
-
-python -m bench.decision [--queued 10000] [--json FILE]
-"""
+"""What the control plane's own work costs: a decision in a long queue, a request without gRPC."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.report import Report, host_facts, make_report, write_report
+from bench.report import Report, host_facts, make_report
 from controlplane.config import ControlPlaneConfig, PolicyName
 from controlplane.dispatcher import Dispatcher
 from controlplane.policy.admission import Bounds
@@ -320,21 +315,3 @@ def run(queued: int, seed: int) -> Report:
     summary["record_us_with_writer"] = records["with_writer"]
     settings = {"queued": queued, "seed": seed}
     return make_report("decision", settings=settings, points=points, summary=summary, host=host)
-
-
-def main() -> None:
-    """Parse the command line, measure, print, and write JSON when asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queued", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    report = run(arguments.queued, arguments.seed)
-    for name, value in report.summary.items():
-        sys.stdout.write(f"{name:32} {value:8.1f}\n")
-    if arguments.json is not None:
-        write_report(arguments.json, report)
-
-
-if __name__ == "__main__":
-    main()
