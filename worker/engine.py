@@ -343,6 +343,11 @@ def memory_stats() -> MemoryStats:
     return MemoryStats(*_engine.memory_stats())
 
 
+def take_run_peak() -> int:
+    """The most bytes that a run of the calling thread held at once since this was last called."""
+    return _engine.take_run_peak()
+
+
 def trim_memory() -> None:
     """Give back what no running graph holds; worth calling when the process falls idle."""
     _engine.trim_memory()

@@ -52,10 +52,23 @@ def check_item(variant: Variant, vocabulary: int, item: Item) -> None:
         _check_tokens(variant, vocabulary, item)
 
 
+def not_measured() -> int:
+    """Stands for what nobody measures."""
+    return 0
+
+
 def run_items(
-    session: Session, variant: Variant, vocabulary: int, items: Collection[Item], token: Token
+    session: Session,
+    variant: Variant,
+    vocabulary: int,
+    items: Collection[Item],
+    token: Token,
+    take_peak: Callable[[], int] = not_measured,
 ) -> Execution:
-    """Runs every valid item; the others get their error. Raises WorkerError when the run fails."""
+    """Runs every valid item; the others get their error. Raises WorkerError when the run fails.
+
+    `take_peak` gives the most bytes that a run of this thread held since it was last called.
+    """
     outcomes: list[ItemOutcome | None] = []
     for item in items:
         try:
@@ -66,10 +79,14 @@ def run_items(
     valid = [item for item, fault in zip(items, outcomes, strict=True) if fault is None]
     if not valid:
         return Execution(tuple(o for o in outcomes if o is not None), 0)
+    # What others ran in this thread is not of these items.
+    take_peak()
     results = iter(_isolating(_RUNS[variant.layout], session, variant, valid, token))
     tokens = sum(sum(item.lengths) for item in valid)
     padding = _padding(valid) if variant.layout == "padded" else 0
-    return Execution(tuple(next(results) if o is None else o for o in outcomes), tokens, padding)
+    peak_bytes = take_peak()
+    done = tuple(next(results) if o is None else o for o in outcomes)
+    return Execution(done, tokens, padding, peak_bytes)
 
 
 Run = Callable[[Session, Variant, Sequence[Item], Token], list[Tensors]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from worker.errors import ModelLoadError, WorkerError
-from worker.execution import run_items
+from worker.execution import not_measured, run_items
 from worker.hosted import (
     HostedModel,
     LoadedVariant,
@@ -78,8 +78,8 @@ class ModelKind(Protocol):
 class ModelHost:
     """Owns the models of one worker. Thread-safe; `run` is for the engine thread.
 
-    `kind` loads what this class of worker serves, `ledger` accounts for what it takes. `on_change`
-    is called, on any thread, whenever a snapshot would differ.
+    `kind` loads what this class of worker serves, `ledger` accounts for what it takes, `take_peak`
+    is as in `run_items`. `on_change` is called, on any thread, whenever a snapshot would differ.
     """
 
     def __init__(
@@ -90,12 +90,14 @@ class ModelHost:
         memory: Callable[[], MemoryRoom],
         on_change: Callable[[], None],
         ledger: MemoryLedger | None = None,
+        take_peak: Callable[[], int] = not_measured,
     ) -> None:
         self._repository = ModelRepository(repository)
         self._kind = kind
         self._memory = memory
         self._on_change = on_change
         self._ledger = ledger
+        self._take_peak = take_peak
         # One load, warm-up or unload at a time; held for as long as that takes.
         self._changing = threading.Lock()
         # Guards the models; held for moments only.
@@ -151,7 +153,9 @@ class ModelHost:
         loaded = self._runnable.get((model, variant))
         if loaded is None:
             raise self._why_not(model, variant)
-        return run_items(loaded.session, loaded.variant, loaded.vocabulary, items, token)
+        return run_items(
+            loaded.session, loaded.variant, loaded.vocabulary, items, token, self._take_peak
+        )
 
     def load(self, name: str, variants: Sequence[str] = ()) -> ModelSnapshot:
         """Loads and warms the variants of a model that are not loaded yet; blocks meanwhile.

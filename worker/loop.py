@@ -396,6 +396,7 @@ class EngineLoop:
                     execution.tokens,
                     len(items),
                     execution.padding,
+                    execution.peak_bytes,
                 ),
                 wake,
             )

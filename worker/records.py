@@ -63,12 +63,14 @@ class Batch:
 class Execution:
     """What the engine made of some items: one outcome each, in order, and the tokens it ran.
 
-    `padding` counts positions that it ran beside the tokens.
+    `padding` counts positions that it ran beside the tokens. `peak_bytes` is what tensors and
+    scratch took at their most, 0 where that was not measured.
     """
 
     outcomes: tuple[ItemOutcome, ...]
     tokens: int
     padding: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class BatchOutcome:
     """The end of a batch: one outcome an item, in order, and what the run cost.
 
     `started_ns` and `ended_ns` are equal when nothing was executed. `executed_items`
-    counts the items that went into the run, `padding` positions of it that held no token.
+    counts the items that went into the run, `padding` positions of it that held no token,
+    `peak_bytes` is as in `Execution`.
     """
 
     batch: Batch
@@ -87,6 +90,7 @@ class BatchOutcome:
     tokens: int
     executed_items: int
     padding: int = 0
+    peak_bytes: int = 0
 
     @property
     def queue_ns(self) -> int:

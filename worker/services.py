@@ -158,6 +158,7 @@ class EncoderService:
             memory=self.ledger.room,
             on_change=around.notify,
             ledger=self.ledger,
+            take_peak=engine.take_run_peak,
         )
         self.engine = EngineLoop(
             self.host,

@@ -67,6 +67,7 @@ void BindSession(py::module_& module) {
     const RunMemoryStats stats = SharedMemory().stats();
     return py::make_tuple(stats.in_use, stats.cached, stats.reserved);
   });
+  module.def("take_run_peak", &RunMemory::TakePeak);
   module.attr("header_api_version") = HeaderApiVersion();
 }
 

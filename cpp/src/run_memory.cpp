@@ -2,10 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <new>
+#include <utility>
 
 namespace orchid {
 namespace {
@@ -18,6 +21,16 @@ constexpr std::size_t kSmallest = 32 * 1024;
 constexpr std::size_t kLargestScratch = std::size_t{8} << 20;
 
 enum class Kind { kSmall, kCached, kReserved };
+
+// What the runs of one thread hold. Loads go on in other threads meanwhile, and are not in it.
+struct Tally {
+  std::size_t run = 0;  // a number of its own for each, 0 between runs
+  std::size_t held = 0;
+  std::size_t peak = 0;
+};
+
+thread_local Tally thread_tally;
+std::atomic<std::size_t> last_run_number{0};
 
 // Rounds up to an eighth of the next power of two, so that lengths close to each other share
 // blocks.
@@ -42,13 +55,31 @@ struct alignas(RunMemory::kAlignment) RunMemory::Block {
   std::size_t capacity;  // including this header
   std::size_t last_run;  // when it was last freed, or reserved
   Kind kind;
+  std::size_t asked;     // what it was handed out for, whatever block there was
+  std::size_t given_in;  // the run in which that was
+
+  void* Give(std::size_t bytes) {
+    Tally& tally = thread_tally;
+    asked = bytes;
+    given_in = tally.run;
+    if (tally.run != 0) {
+      tally.held += bytes;
+      tally.peak = std::max(tally.peak, tally.held);
+    }
+    return payload();
+  }
+  void TakeBack() const {
+    Tally& tally = thread_tally;
+    // What was there before the run may end in it.
+    if (tally.run != 0 && given_in == tally.run) tally.held -= asked;
+  }
 
   void* payload() { return this + 1; }
   static Block* Of(void* pointer) { return static_cast<Block*>(pointer) - 1; }
 
   static Block* Make(std::size_t capacity, Kind kind) {
     void* memory = kind == Kind::kSmall ? std::aligned_alloc(kAlignment, capacity) : Map(capacity);
-    return memory == nullptr ? nullptr : new (memory) Block{capacity, 0, kind};
+    return memory == nullptr ? nullptr : new (memory) Block{capacity, 0, kind, 0, 0};
   }
 
   static void Destroy(Block* block) {
@@ -68,7 +99,7 @@ void* RunMemory::Allocate(std::size_t bytes) {
   if (needed < kSmallest) {
     const std::size_t rounded = (needed + kAlignment - 1) / kAlignment * kAlignment;
     Block* block = Block::Make(rounded, Kind::kSmall);
-    return block == nullptr ? nullptr : block->payload();
+    return block == nullptr ? nullptr : block->Give(bytes);
   }
   const std::size_t capacity = Capacity(needed);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,7 +107,7 @@ void* RunMemory::Allocate(std::size_t bytes) {
   if (block == nullptr) block = Block::Make(capacity, Kind::kCached);
   if (block == nullptr) return nullptr;
   stats_.in_use += block->capacity;
-  return block->payload();
+  return block->Give(bytes);
 }
 
 void* RunMemory::Reserve(std::size_t bytes) {
@@ -90,12 +121,13 @@ void* RunMemory::Reserve(std::size_t bytes) {
   block->kind = Kind::kReserved;
   block->last_run = run_;
   stats_.reserved += capacity;
-  return block->payload();
+  return block->Give(bytes);
 }
 
 void RunMemory::Free(void* pointer) {
   if (pointer == nullptr) return;
   Block* block = Block::Of(pointer);
+  block->TakeBack();
   if (block->kind == Kind::kSmall) return Block::Destroy(block);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (block->kind == Kind::kReserved) {
@@ -128,7 +160,15 @@ RunMemory::Block* RunMemory::TakeCached(std::size_t capacity, std::size_t larges
   return block;
 }
 
+void RunMemory::BeginRun() {
+  thread_tally.run = ++last_run_number;
+  thread_tally.held = 0;
+}
+
+std::size_t RunMemory::TakePeak() { return std::exchange(thread_tally.peak, 0); }
+
 void RunMemory::EndRun() {
+  thread_tally.run = 0;
   const std::lock_guard<std::mutex> lock(mutex_);
   ++run_;
   std::size_t stale = 0;

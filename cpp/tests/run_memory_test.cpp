@@ -96,6 +96,48 @@ TEST(ScratchThatARunReservedAndFreedIsKeptForTheNext) {
   CHECK(memory.stats().cached == 0);
 }
 
+TEST(ThePeakOfARunIsWhatItHeldAtOnce) {
+  RunMemory memory;
+  RunMemory::TakePeak();
+  void* before = memory.Allocate(kMiB);
+  CHECK(RunMemory::TakePeak() == 0);
+  memory.BeginRun();
+  void* first = memory.Allocate(2 * kMiB);
+  memory.Free(before);
+  memory.Free(memory.Reserve(3 * kMiB));
+  void* small = memory.Allocate(100);
+  memory.Free(first);
+  memory.Free(memory.Allocate(kMiB));
+  memory.Free(small);
+  memory.EndRun();
+  // What was there before and ended in the run was never the run's.
+  CHECK(RunMemory::TakePeak() == 5 * kMiB);
+  CHECK(RunMemory::TakePeak() == 0);
+  // A warm block that is larger than what is asked for counts as what was asked.
+  memory.BeginRun();
+  memory.Free(memory.Allocate(kMiB - kMiB / 4));
+  memory.EndRun();
+  CHECK(RunMemory::TakePeak() == kMiB - kMiB / 4);
+}
+
+TEST(ThePeakIsThatOfTheLargestRunOfTheThread) {
+  RunMemory memory;
+  RunMemory::TakePeak();
+  for (const std::size_t size : {kMiB, 3 * kMiB, kMiB / 2}) {
+    memory.BeginRun();
+    memory.Free(memory.Allocate(size));
+    memory.EndRun();
+  }
+  std::thread other([&memory] {
+    memory.BeginRun();
+    memory.Free(memory.Allocate(9 * kMiB));
+    memory.EndRun();
+    CHECK(RunMemory::TakePeak() == 9 * kMiB);
+  });
+  other.join();
+  CHECK(RunMemory::TakePeak() == 3 * kMiB);
+}
+
 TEST(ImpossibleRequestsAreNull) {
   RunMemory memory;
   CHECK(memory.Allocate(0) == nullptr);

@@ -133,12 +133,18 @@ def test_charges_add_up_to_what_workers_measured(cluster: LocalCluster, file: Pa
         (whole,) = summarise(database)
         by_tenant = {each.group[0]: each for each in summarise(database, ["tenant"])}
         encoder = {each.group[0]: each for each in summarise(database, ["lane"])}["encoder"]
+        (least,) = database.execute(
+            "SELECT min(measured_peak_bytes - measured_transfer_bytes) FROM requests "
+            "WHERE lane = 'encoder' AND outcome = 'answered'"
+        ).fetchone()
     assert whole.cpu_ms == pytest.approx(measured_ms, rel=0.05)
     assert whole.live_token_ms == pytest.approx(writer.live_token_ms, rel=0.01)
     assert set(by_tenant) == {"shop", "lab", "writer"}
     assert by_tenant["writer"].answered == 8
     assert by_tenant["shop"].on_time > 50
     assert encoder.ratio is not None and 0.2 < encoder.ratio < 5.0
+    # What the runs took in the engine, beside what came and went.
+    assert least > 0
 
 
 def test_no_word_of_a_caller_is_in_the_store(cluster: LocalCluster, file: Path) -> None:

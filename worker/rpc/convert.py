@@ -208,6 +208,7 @@ def _write_result_head(message: worker_pb2.BatchResult, outcome: BatchOutcome) -
     message.cpu_us = outcome.cpu_ns // 1000
     message.tokens = outcome.tokens
     message.executed_items = outcome.executed_items
+    message.peak_bytes = outcome.peak_bytes
 
 
 def _fitting(outcome: BatchOutcome, max_bytes: int) -> tuple[ItemOutcome, ...]:

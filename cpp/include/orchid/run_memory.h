@@ -35,8 +35,13 @@ class RunMemory {
   // Takes back what Allocate or Reserve returned; null is ignored.
   void Free(void* pointer);
 
-  // Marks the end of one run and gives back what the latest runs did not touch.
+  // Between the two the calling thread is in a run; the end gives back what the latest runs did
+  // not touch.
+  void BeginRun();
   void EndRun();
+  // The most bytes that a run of the calling thread asked for at once, of those since it last
+  // called this; what other threads take for a run is not in it.
+  static std::size_t TakePeak();
   // Gives back everything that is not handed out.
   void Trim();
 

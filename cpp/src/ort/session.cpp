@@ -142,12 +142,12 @@ std::vector<Output> Session::Impl::RunOnce(const std::vector<const Feed*>& feeds
 
 namespace {
 
-// Lets the shared memory settle when a run is over, however it ended.
-struct RunEnd {
-  RunEnd() = default;
-  RunEnd(const RunEnd&) = delete;
-  RunEnd& operator=(const RunEnd&) = delete;
-  ~RunEnd() { SharedMemory().EndRun(); }
+// Tells the shared memory of a run, and that it is over, however it ended.
+struct RunScope {
+  RunScope() { SharedMemory().BeginRun(); }
+  RunScope(const RunScope&) = delete;
+  RunScope& operator=(const RunScope&) = delete;
+  ~RunScope() { SharedMemory().EndRun(); }
 };
 
 [[noreturn]] void RethrowRunFailure(const Ort::Exception& e, const RunToken* token) {
@@ -191,7 +191,7 @@ std::vector<Output> Session::Run(const std::vector<Feed>& feeds,
     CheckDestination(impl_->outputs[static_cast<std::size_t>(output)], destinations[i]);
     destination_of[static_cast<std::size_t>(output)] = static_cast<int>(i);
   }
-  const RunEnd end;
+  const RunScope scope;
   try {
     return impl_->RunOnce(chosen, destinations, destination_of, token);
   } catch (const Ort::Exception& e) {

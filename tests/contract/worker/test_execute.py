@@ -42,6 +42,7 @@ async def test_a_batch_is_run_once_and_answered_item_by_item(repository: Path) -
         done = stream.batches[7]
         assert (done.tokens, done.executed_items) == (9, 2)
         assert done.run_us > 0 and done.cpu_us > 0 and done.queue_us >= 0
+        assert done.peak_bytes > 0
         load = stream.messages[-1].load
         assert (load.completed_items, load.queued_items, load.running_items) == (2, 0, 0)
         assert load.resident_bytes > 0 and load.run_cpu_us > 0

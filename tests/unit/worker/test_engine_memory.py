@@ -4,13 +4,14 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from tests.unit.worker import graphs
-from worker.engine import Session, memory_stats, trim_memory
+from worker.engine import Session, memory_stats, take_run_peak, trim_memory
 
 # Runs in a process of its own: what other tests left behind would hide what a run leaves.
 SCRIPT = """
@@ -76,3 +77,36 @@ def test_counters_return_to_zero_and_idle_memory_can_be_given_back(tmp_path: Pat
     assert memory_stats().cached == 0
     del session
     assert memory_stats().reserved == before.reserved
+
+
+def test_the_peak_of_a_run_hangs_on_its_shape_and_not_on_what_is_warm(tmp_path: Path) -> None:
+    session = Session(graphs.attention(tmp_path / "m.onnx", 2, 64))
+
+    def run(rows: int) -> int:
+        feeds = {
+            "qkv": np.ones((rows, 384), np.float32),
+            "row_offsets": np.array([0, rows], np.int32),
+        }
+        return int(session.run(feeds)["y"].nbytes)
+
+    def peak(rows: int) -> tuple[int, int]:
+        take_run_peak()
+        size = run(rows)
+        return take_run_peak(), size
+
+    small, large = peak(64), peak(512)
+    assert small[0] >= small[1] and large[0] >= large[1]
+    assert small[0] < large[0]
+    assert (peak(64), peak(512)) == (small, large)
+    trim_memory()
+    assert peak(64) == small
+
+    # Of several runs it is that of the largest, and of none when they were elsewhere.
+    take_run_peak()
+    for rows in (64, 512, 64):
+        run(rows)
+    assert (take_run_peak(), take_run_peak()) == (large[0], 0)
+    elsewhere = threading.Thread(target=run, args=(512,))
+    elsewhere.start()
+    elsewhere.join()
+    assert take_run_peak() == 0

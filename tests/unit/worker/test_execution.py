@@ -106,6 +106,15 @@ def test_rows_come_back_to_their_item_and_place(layout: str, items: list[list[li
             assert np.array_equal(outcome["hidden"], padded)
 
 
+def test_the_peak_is_that_of_its_own_runs() -> None:
+    peaks = iter([99, 7])
+    items = [tokens([1]), tokens([2, 3])]
+    variant = token_variant("ragged")
+    done = run_items(Ragged(), variant, VOCABULARY, items, NeverToken(), lambda: next(peaks))
+    assert done.peak_bytes == 7
+    assert run_items(Ragged(), variant, VOCABULARY, items, NeverToken()).peak_bytes == 0
+
+
 def test_ragged_items_share_one_run() -> None:
     session = Ragged()
     run(session, token_variant("ragged"), tokens([1], [2, 3]), tokens([4] * 60))
