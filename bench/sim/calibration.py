@@ -89,12 +89,14 @@ def calibrate(
     """Takes the answers of an open loop's window that ran alone; None when there is none.
 
     Of what was due until `until_ns` only, when that is given. A run that was ended at its
-    deadline tells no service.
+    deadline tells no service, nor do the two runs of an escalated request, whose time is one sum.
     """
     alone = records.window_rows("open") & (records.code == OK)
     if until_ns is not None:
         alone &= records.due_ns < until_ns
     alone &= (records.execute_ns > 0) & (records.batch == 1) & (records.variant >= 0)
+    if records.escalated is not None:
+        alone &= ~records.escalated
     if not alone.any() or not workload.tokens:
         return None
     tokens = np.array(workload.tokens)[records.text[alone]]

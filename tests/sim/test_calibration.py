@@ -74,6 +74,14 @@ def test_ratios_and_messages_are_told_apart() -> None:
     assert early is not None and early.runs == 100
 
 
+def test_the_sum_of_two_runs_is_no_service() -> None:
+    escalated = np.arange(400) % 4 == 0
+    seen = records(np.where(escalated, 3.0, 1.0))
+    found = calibrate(replace(seen, escalated=escalated), TEXTS, MODEL)
+    assert found is not None and found.runs == 300
+    assert found.ratios[""] == pytest.approx([1.0] * 41, abs=0.001)
+
+
 def test_nothing_to_learn_from_is_none() -> None:
     seen = records(np.ones(50))
     assert calibrate(replace(seen, code=np.full(50, 8)), TEXTS, MODEL) is None
