@@ -24,8 +24,8 @@ class IsolationSettings:
     """
 
     lane: str
-    rounds: int = 4
-    seconds: float = 3.0
+    rounds: int = 20
+    seconds: float = 10.0
     lead_s: float = 0.7
     reserved: float = 0.5
     used: float = 0.6

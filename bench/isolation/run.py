@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.isolation.decode import decode_lane
 from bench.isolation.encoder import EncoderLane, encoder_lane
 from bench.isolation.fairness import DriftWatch, last_record, served_ratio
@@ -38,13 +40,18 @@ def _lane(settings: IsolationSettings, repository: Path, base: Path) -> Iterator
 
 
 def run_isolation(
-    settings: IsolationSettings, repository: Path, base: Path, notify: Notify = lambda what: None
+    settings: IsolationSettings,
+    repository: Path,
+    base: Path,
+    generator: np.random.Generator,
+    notify: Notify = lambda what: None,
 ) -> Report:
     """Plays every phase `rounds` times, in an order that turns round with each.
 
     Summary: that of `summarise`; `cpu_charged` and `tokens_charged`, what was charged over what the
     workers measured; `fair_served_ratio` and in the encoder lane the rest of `Drift`, two floods at
-    a time. Raises ClusterError, DriverError, FleetError, or ValueError when nothing is answered.
+    a time. The generator draws the rounds of intervals. Raises ClusterError, DriverError,
+    FleetError, or ValueError when nothing is answered.
     """
     host = host_facts()
     played: dict[str, list[list[Seen]]] = {phase: [] for phase in PHASES}
@@ -60,8 +67,7 @@ def run_isolation(
                     if seen:
                         found = point(figures([seen], lane.deadline_ns))
                         points.append({"round": number, "phase": phase, "tenant": tenant, **found})
-        phases = {name: figures(each, lane.deadline_ns) for name, each in played.items()}
-        summary = summarise(phases)
+        summary = summarise(played, lane.deadline_ns, generator)
         notify("two floods at a time")
         summary |= _fairness(lane, settings, base / "records.sqlite")
         summary |= _charges(_settled(lane))

@@ -17,8 +17,8 @@ _LANES = ("encoder", "decode")
 
 def isolation(
     lane: Annotated[str, typer.Argument(help="encoder or decode.")],
-    rounds: Annotated[int, typer.Option(min=1, help="Times that each phase is played.")] = 4,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Length of each phase.")] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Times that each phase is played.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of each phase.")] = 10.0,
     reserved: Annotated[
         float, typer.Option(min=0.05, max=0.95, help="Share of the lane of the steady tenant.")
     ] = 0.5,
@@ -44,6 +44,7 @@ def isolation(
     On a cluster of its own. The three are played in turns, with the same requests of the steady
     tenant each time; the flood begins before it, so that all that it may borrow is lent.
     """
+    import numpy as np
     from rich.console import Console
 
     from bench.isolation.lane import IsolationSettings
@@ -76,7 +77,13 @@ def isolation(
             tempfile.TemporaryDirectory(prefix="orchid-isolation-") as directory,
             Console(stderr=True).status("starting the cluster") as spinner,
         ):
-            report = run_isolation(settings, repository, Path(directory), spinner.update)
+            report = run_isolation(
+                settings,
+                repository,
+                Path(directory),
+                np.random.default_rng(0),
+                spinner.update,
+            )
     except (ClusterError, DriverError, FleetError, ValueError) as error:
         fail(str(error))
     print_summary(report)
