@@ -259,10 +259,10 @@ class ControlPlane:
             self._security.audit.close()
 
 
-def _lags(dispatcher: Dispatcher, generations: Generations, lag_ns: float) -> None:
-    """Tell every overload ladder how late the event loop is."""
-    dispatcher.lags(lag_ns)
-    generations.overload.lags(lag_ns)
+def _lags(dispatcher: Dispatcher, generations: Generations, lag_ns: float, next_ns: int) -> None:
+    """Tell every overload ladder how late the event loop is, and when that is looked at again."""
+    dispatcher.lags(lag_ns, next_ns)
+    generations.overload.lags(lag_ns, next_ns)
 
 
 def _take(dispatcher: Dispatcher, generations: Generations, config: ControlPlaneConfig) -> None:

@@ -158,10 +158,10 @@ class Dispatcher:
         self._scheduler.set_tenancy(renewed(self._scheduler.tenancy, config))
         self._pump.soon()
 
-    def lags(self, lag_ns: float) -> None:
-        """The event loop is so late: what every pool's ladder looks at."""
+    def lags(self, lag_ns: float, next_ns: int) -> None:
+        """The event loop is so late, and is looked at again then: for every pool's ladder."""
         for pool in self._scheduler.pools.values():
-            pool.ladder.lag_ns = lag_ns
+            pool.ladder.looked(lag_ns, next_ns)
 
     def optional_work_allowed(self) -> bool:
         """Whether work that no answer needs may be done now: no pool is overloaded."""

@@ -91,14 +91,16 @@ class Protected:
     refused: int = 0
 
 
-def play_protected(per_s: float, *, protects: bool, seconds: float = 10.0) -> Protected:
+def play_protected(
+    per_s: float, *, protects: bool, seconds: float = 10.0, seed: int = 1
+) -> Protected:
     """Poisson calls at so many a second, with or without the ladder at the door.
 
     The event loop is one server: it reads every call, and writes an answer for each that was let
     in once its worker is done. Both wait for whatever is before them.
     """
     played = Protected(Ladder())
-    generator = np.random.default_rng(1)
+    generator = np.random.default_rng(seed)
     deadline_ns = int(_DEADLINE_MS * _MS)
     arrivals = np.cumsum(generator.exponential(1e9 / per_s, int(per_s * seconds))).astype(int)
     # (when it is ready, order, kind, when the call arrived): jobs in the order they became ready.
@@ -113,7 +115,8 @@ def play_protected(per_s: float, *, protects: bool, seconds: float = 10.0) -> Pr
         if kind == "look":
             lag = smoothed(lag, now - ready, now - looked)
             looked = now
-            played.ladder.lag_ns = lag if protects else 0.0
+            if protects:
+                played.ladder.looked(lag, now + EVERY_NS)
             if len(waiting) > 1:
                 heapq.heappush(waiting, (now + EVERY_NS, order, "look", 0))
         elif kind == "door":

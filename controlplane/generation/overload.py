@@ -79,10 +79,10 @@ class Overload:
         """Workers took a newcomer in, or had no place for it."""
         self.ladder(model).told(refused)
 
-    def lags(self, lag_ns: float) -> None:
-        """The event loop is so late."""
+    def lags(self, lag_ns: float, next_ns: int) -> None:
+        """The event loop is so late, and is looked at again then."""
         for ladder in self.ladders.values():
-            ladder.lag_ns = lag_ns
+            ladder.looked(lag_ns, next_ns)
 
     def refresh(self, now_ns: int) -> None:
         """Look at every ladder's signals; call it often."""

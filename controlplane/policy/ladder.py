@@ -26,6 +26,9 @@ _MEAN_GAIN = 1.0 / 64.0
 # wait at the door and for their answer; less than the least is a machine's noise.
 _LAG_SHARE = 0.25
 _LEAST_LAG_NS = 25_000_000.0
+# After a look that was so late the next one is late for what waits before it, and that is known
+# before it comes; after one in time it may be a machine that stalled once.
+_LATE_NS = 5_000_000.0
 # An arena is strained from the first on; at the second its sequences have no room to grow.
 _FILLING, _FULL = 0.85, 0.97
 # On the highest rung newcomers are let in again below the first strain; whatever the rung, nobody
@@ -81,17 +84,17 @@ class Ladder:
     """The rung of one pool or generating model, and the signals that move it.
 
     `crowding` is the work that waits, over the workers and the mean deadline of newcomers (for
-    generations: what a newcomer waits, over its first token's target). Its shell sets
-    `lag_ns`, how late the control plane's event loop is, and `arena`, how full the emptiest
+    generations: what a newcomer waits, over its first token's target). Its shell tells it how
+    late the control plane's event loop is (`looked`), and sets `arena`, how full the emptiest
     arena is. `changes` counts moves; `stopped` optional work that was not done, `cut` answers
     that were shortened, `kept_out` requests that were deferred, `protected` those refused for the
     admitted's sake.
     """
 
     __slots__ = (
-        "_above_ns", "_below_ns", "_came", "_deadline_ns", "_refused", "_seen_ns", "_steps",
-        "arena", "changes", "crowding", "cut", "kept_out", "lag_ns", "protected", "rung",
-        "stopped", "trigger",
+        "_above_ns", "_below_ns", "_came", "_deadline_ns", "_look_ns", "_overdue_ns", "_protects",
+        "_refused", "_seen_ns", "_steps", "arena", "changes", "crowding", "cut", "kept_out",
+        "lag_ns", "protected", "rung", "stopped", "trigger",
     )  # fmt: skip
 
     def __init__(self, *, generates: bool = False) -> None:
@@ -109,6 +112,10 @@ class Ladder:
         self._came = self._refused = 0.0
         self._seen_ns = 0
         self._deadline_ns = 0.0
+        # When the shell looks at the loop again (0: it does not), and how overdue that is.
+        self._look_ns = 0
+        self._overdue_ns = 0
+        self._protects = False
         # Since when a signal asks for more, or none asks for as much; -1: not now.
         self._above_ns = self._below_ns = -1
 
@@ -120,7 +127,8 @@ class Ladder:
     @property
     def strain(self) -> float:
         """How near it is to where the admitted suffer from newcomers; 1 is there."""
-        lag = self.lag_ns / max(_LEAST_LAG_NS, _LAG_SHARE * self._deadline_ns)
+        late = self.lag_ns + self._overdue_ns
+        lag = late / max(_LEAST_LAG_NS, _LAG_SHARE * self._deadline_ns)
         return max(lag, (self.arena - _FILLING) / (_FULL - _FILLING))
 
     @property
@@ -132,6 +140,12 @@ class Ladder:
     def rungs(self) -> tuple[Rung, ...]:
         """The rungs that it has, NORMAL first."""
         return (Rung.NORMAL, *[step[0] for step in self._steps])
+
+    def looked(self, lag_ns: float, next_ns: int) -> None:
+        """The event loop is so late, smoothed; it is looked at again at `next_ns`, 0 for never."""
+        self.lag_ns = lag_ns
+        self._look_ns = next_ns
+        self._overdue_ns = 0
 
     def optional_work_allowed(self) -> bool:
         """Whether work that no answer needs may be done now; counts what may not."""
@@ -157,13 +171,17 @@ class Ladder:
         if slack_ns > 0:
             gain = _MEAN_GAIN if self._deadline_ns else 1.0
             self._deadline_ns += gain * (slack_ns - self._deadline_ns)
+        if self._look_ns and self.lag_ns >= _LATE_NS:
+            self._overdue_ns = max(0, now_ns - self._look_ns)
         self.observe(load.total_ns, load.workers, now_ns)
         strain = self.strain
-        protects = strain >= _RELIEVED and (self.rung >= Rung.PROTECT or strain >= _ALARM)
-        if self.rung < Rung.DEFER and not protects:
+        self._protects = strain >= _RELIEVED and (
+            self._protects or self.rung >= Rung.PROTECT or strain >= _ALARM
+        )
+        if self.rung < Rung.DEFER and not self._protects:
             return None
         drain_ms = math.ceil(load.total_ns / max(1, load.workers) / 1e6)
-        if protects:
+        if self._protects:
             self.protected += 1
             return Admission(False, Refusal.PROTECTING, (), 0.0, max(drain_ms, _PROTECT_MS))
         if not deferrable:

@@ -12,10 +12,10 @@ from deploy.cli.results import finish, numbers, print_summary
 
 def ladder(
     seconds: Annotated[float, typer.Option(min=4.0, help="Span of the arrivals.")] = 20.0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of the bursts, seeds 1 to N.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each, seeds 1 to N.")] = 3,
     factors: Annotated[
         str, typer.Option(help="Calls, as multiples of what the control plane can answer.")
-    ] = "1.2,1.5,2,2.5",
+    ] = "1.2,1.5,2,2.5,3",
     json: JsonOption = None,
 ) -> None:
     """Play bursts of a batch class beside interactive requests, and a control plane out of breath.

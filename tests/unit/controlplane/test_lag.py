@@ -25,12 +25,19 @@ def test_a_backlog_is_seen_soon_and_forgotten_soon() -> None:
 def test_the_lag_of_a_loop_is_told() -> None:
     loop = VirtualLoop()
     told: list[float] = []
-    meter = LoopLag(loop, loop.now_ns, told.append)
+    looks: list[int] = []
+
+    def tell(lag_ns: float, next_ns: int) -> None:
+        told.append(lag_ns)
+        looks.append(next_ns)
+
+    meter = LoopLag(loop, loop.now_ns, tell)
 
     async def live() -> None:
         meter.start()
         await asyncio.sleep(0.1)
         assert told and max(told) < MS
+        assert looks[-1] == pytest.approx(loop.now_ns() + EVERY_NS, abs=EVERY_NS)
         loop.jump(0.3)
         await asyncio.sleep(0.001)
         assert told[-1] == pytest.approx(300 * MS, rel=0.1)
@@ -38,6 +45,7 @@ def test_the_lag_of_a_loop_is_told() -> None:
         assert told[-1] < 5 * MS
         meter.stop()
         meter.stop()
+        assert (told[-1], looks[-1]) == (0.0, 0)
         seen = len(told)
         await asyncio.sleep(0.1)
         assert len(told) == seen

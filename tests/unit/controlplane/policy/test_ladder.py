@@ -186,8 +186,33 @@ def test_a_sudden_lag_is_met_at_once() -> None:
     kept_out = ladder.newcomer(False, load(0.0), DEADLINE, now)
     assert kept_out is not None and kept_out.reason == Refusal.PROTECTING
     assert ladder.rung == Rung.NORMAL
+    # What began is not over while a good part of it is left.
+    ladder.lag_ns = 0.2 * DEADLINE
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now) is not None
+    ladder.lag_ns = 0.1 * DEADLINE
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now) is None
     ladder.lag_ns = 0.35 * DEADLINE
     assert ladder.newcomer(False, load(0.0), DEADLINE, now) is None
+
+
+def test_a_look_that_is_overdue_after_a_late_one_says_how_late_the_loop_is() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.0, 0, 2 * RISE_NS)
+    ladder.looked(10 * MS, now + 10 * MS)
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now + 30 * MS) is None
+    kept_out = ladder.newcomer(False, load(0.0), DEADLINE, now + 45 * MS)
+    assert kept_out is not None and kept_out.reason == Refusal.PROTECTING
+    ladder.looked(0.0, now + 55 * MS)
+    assert ladder.newcomer(False, load(0.0), DEADLINE, now + 50 * MS) is None
+
+
+def test_a_look_that_is_overdue_alone_says_nothing() -> None:
+    ladder = Ladder()
+    now = hold(ladder, 0.0, 0, 2 * RISE_NS)
+    # In time last time: the machine stalled once. Or nobody looks any more.
+    for lag, look in ((1 * MS, now + 10 * MS), (10 * MS, 0)):
+        ladder.looked(lag, look)
+        assert ladder.newcomer(False, load(0.0), DEADLINE, now + 80 * MS) is None
 
 
 def test_an_arena_counts_from_where_it_fills_up() -> None:
