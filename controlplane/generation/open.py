@@ -277,6 +277,7 @@ class Generation:
             account_weight=plan.weights.get(plan.account, 1.0),
             work_price=plan.work_price,
             account_room=plan.account_room,
+            first_token_target_grows=not plan.ask.first_token_target_ns,
         )
         self.progress.provenance = Provenance(
             model=self.model,

@@ -171,10 +171,12 @@ def refusal(choice: Choice, demand: Demand, asked_ms: float) -> ControlPlaneErro
             f"token_target_ms is {demand.token_ns / _MS:g}; a token takes at least "
             f"{choice.token_ns / _MS:.1f} ms on the quickest worker"
         )
-    limit = _ms(min(choice.target_ns, demand.slack_ns))
+    limit, field = f"its target is {_ms(choice.target_ns)}", "first_token_target_ms"
+    if demand.slack_ns < choice.target_ns:
+        limit, field = f"its deadline leaves {_ms(demand.slack_ns)}", "deadline"
     return Refused(
-        f"the first token would come after {predicted}, its target is {limit}: "
-        "prompts that came before are still being read",
+        f"the first token would come after {predicted}, {limit}: prompts that came before are "
+        f"still being read; a longer {field} waits for them",
         max(1, choice.retry_after_ns // _MS),
     )
 

@@ -17,8 +17,9 @@ class GenerationOrder(NamedTuple):
     """One generation as a worker is asked for it; times in ns of the control plane's clock.
 
     `ends_ns` is when the answer must be on its way back, `gone_ns` when nobody waits any
-    more. `first_token_by_ns` is when the first token's target passes. The port turns them
-    into what is left when the message leaves.
+    more. `first_token_by_ns` is when the first token's target passes, which grows with
+    the prompt on the worker when nobody named it. The port turns them into what is left when the
+    message leaves.
     """
 
     id: int
@@ -37,6 +38,7 @@ class GenerationOrder(NamedTuple):
     account_weight: float = 1.0
     work_price: float = 1.0
     account_room: float = 1.0
+    first_token_target_grows: bool = False
 
 
 class Placed(NamedTuple):

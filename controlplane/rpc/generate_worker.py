@@ -89,6 +89,7 @@ def write_order(order: GenerationOrder, now_ns: int) -> worker_pb2.GenerateCall:
         account_weight=0.0 if order.account_weight == 1.0 else order.account_weight,
         work_price=0.0 if order.work_price == 1.0 else order.work_price,
         account_room=0.0 if order.account_room == 1.0 else order.account_room,
+        first_token_target_grows=order.first_token_target_grows,
     )
 
 

@@ -37,11 +37,15 @@ from worker.scheduling.scheduler import DecodeScheduler
 # A map is made from every block, so not after every step.
 _MAP_NS = 1_000_000_000
 
+_LATE = "the first token would come after its target"
+_REMEDY = "a longer first_token_target_ms waits for them"
 _REFUSALS = {
     Reason.QUEUE_FULL: "as many generations wait as may",
-    Reason.LATE: "the first token would come after its target",
-    Reason.SHED: "the first token can no longer make its target",
+    Reason.LATE: f"{_LATE}: others are before it; {_REMEDY}",
+    Reason.SHED: "the first token can no longer make its target, since others were before it; "
+    "a longer first_token_target_ms lets it wait",
 }
+_HOPELESS = f"{_LATE} with nothing before it; a longer first_token_target_ms is needed"
 
 
 class Stepper(Protocol):
@@ -212,6 +216,8 @@ class Lane:
     def _refusal(
         self, call: GenerationCall, most: int, reason: str, retry_after_ns: int
     ) -> Exhausted | InvalidInput:
+        if reason == Reason.LATE and not retry_after_ns:
+            return Exhausted(_HOPELESS)
         if reason != Reason.TOO_LONG:
             return Exhausted(_REFUSALS[reason], retry_after_ns)
         total = self.scheduler.load().total_blocks
@@ -236,4 +242,5 @@ def _arrival(call: GenerationCall, sequence_id: int, most: int, group: int) -> A
         account_weight=call.account_weight,
         work_price=call.work_price,
         account_room=call.account_room,
+        first_token_target_grows=call.first_token_target_grows,
     )

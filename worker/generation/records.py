@@ -40,7 +40,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class GenerationCall:
-    """One generation as it arrived. `deadline_ns` None has no end; targets of 0 are none."""
+    """One generation as it arrived. `deadline_ns` None has no end; targets of 0 are none.
+
+    A target of the first token that grows is one that nobody named.
+    """
 
     generation_id: int
     model: str
@@ -58,6 +61,7 @@ class GenerationCall:
     account_weight: float = 1.0
     work_price: float = 1.0
     account_room: float = 1.0
+    first_token_target_grows: bool = False
 
 
 class Finish(Enum):

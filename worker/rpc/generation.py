@@ -83,6 +83,7 @@ def call_from(message: worker_pb2.GenerateCall, variant: str, arrived_ns: int) -
         account_weight=message.account_weight or 1.0,
         work_price=message.work_price or 1.0,
         account_room=message.account_room or 1.0,
+        first_token_target_grows=message.first_token_target_grows,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from worker.scheduling.admission import (
     NO_RANKS,
@@ -14,7 +15,7 @@ from worker.scheduling.admission import (
 )
 from worker.scheduling.cost import CorrectedCost
 from worker.scheduling.pace import Beat, beat_of
-from worker.scheduling.records import State
+from worker.scheduling.records import Arrival, State
 from worker.scheduling.residency import Residency
 from worker.scheduling.sequences import DecodeSequence
 
@@ -27,6 +28,8 @@ _MARGIN = 0.25
 # somebody must be in time to be let in to try.
 _DOUBT_NS = 1_000_000_000
 _DOUBTED_COST = 0.25
+# A target that nobody named and nobody can keep becomes this times what the prompt takes alone.
+_STRETCH = 2.0
 
 
 class Doubt:
@@ -49,6 +52,19 @@ class Doubt:
             self._refused_ns = now_ns
         doubted = now_ns - self._refused_ns >= _DOUBT_NS
         return doubted and slack_ns(newcomer, now_ns, _DOUBTED_COST * token_ns) > 0.0
+
+
+def with_kept_target(arrival: Arrival, cost: CorrectedCost) -> Arrival:
+    """The arrival with a target for its first token that an idle worker can keep.
+
+    `max(target, 2 (token * prompt tokens + step))` where nobody named the target, by the cost as
+    learnt: a machine that has become slower reads prompts late rather than not at all.
+    """
+    if not (arrival.first_token_target_grows and arrival.first_token_target_ns):
+        return arrival
+    alone = cost.token_ns * len(arrival.prompt) + cost.rest_ns(0, 0)
+    target = max(arrival.first_token_target_ns, int(_STRETCH * alone))
+    return replace(arrival, first_token_target_ns=target)
 
 
 def late_ns(

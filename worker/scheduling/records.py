@@ -44,11 +44,12 @@ class Arrival:
 
     `prompt` are its token ids, `max_new_tokens` bounds the answer. The first token is due
     `first_token_target_ns` after `arrived_ns`, each further one `token_target_ns` after the one
-    before on average; 0 has no target. `deadline_ns` is when it ends whatever it has, None
-    never. The n answers of one prompt have the same `group` and share its full blocks. Accounts
-    are served in turn, by their weights; `tenant` is whose cached prefixes it may use. Its work is
-    expected to take `work_price` times what such lengths take, and its account's sequences may
-    fill the part `account_room` of the time that steps leave for those who decode.
+    before on average; 0 has no target. A target of the first token that `grows` is one that nobody
+    named: it is at least twice what the prompt takes alone. `deadline_ns` is when it ends whatever
+    it has, None never. The n answers of one prompt have the same `group` and share its full
+    blocks. Accounts are served in turn, by their weights; `tenant` is whose cached prefixes it may
+    use. Its work is expected to take `work_price` times what such lengths take, and its account's
+    sequences may fill the part `account_room` of the time that steps leave for those who decode.
     """
 
     sequence_id: int
@@ -64,6 +65,7 @@ class Arrival:
     account_weight: float = 1.0
     work_price: float = 1.0
     account_room: float = 1.0
+    first_token_target_grows: bool = False
 
 
 class State(IntEnum):

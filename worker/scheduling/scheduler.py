@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from worker.scheduling.admission import fits_room, fits_token_targets, queue_order, slack_ns
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
-from worker.scheduling.door import Doubt, drain_ns, late_ns
+from worker.scheduling.door import Doubt, drain_ns, late_ns, with_kept_target
 from worker.scheduling.fairness import AccountClocks
 from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
@@ -106,6 +106,8 @@ class DecodeScheduler:
             raise Refused(Reason.TOO_LONG)
         if len(self._homes.waiting) >= self.settings.max_waiting:
             raise Refused(Reason.QUEUE_FULL, self._drain_ns())
+        if self.policy.by_targets:
+            arrival = with_kept_target(arrival, self.cost)
         newcomer = DecodeSequence(arrival, limit, self._arrivals)
         self._homes.look_up(newcomer)
         if self.policy.by_targets and arrival.first_token_target_ns:

@@ -509,6 +509,7 @@ class GenerateCall(_message.Message):
     ACCOUNT_WEIGHT_FIELD_NUMBER: _builtins.int
     WORK_PRICE_FIELD_NUMBER: _builtins.int
     ACCOUNT_ROOM_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_TARGET_GROWS_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.int
     model: _builtins.str
     variant: _builtins.str
@@ -528,6 +529,10 @@ class GenerateCall(_message.Message):
     work_price: _builtins.float
     account_room: _builtins.float
     """Part of the time that steps leave for sequences which its account may fill; 0 is all of it."""
+    first_token_target_grows: _builtins.bool
+    """Nobody named the first token's target: it is at least twice what the prompt takes alone, as
+    the worker has learnt it.
+    """
     @_builtins.property
     def prompt(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -552,10 +557,11 @@ class GenerateCall(_message.Message):
         account_weight: _builtins.float = ...,
         work_price: _builtins.float = ...,
         account_room: _builtins.float = ...,
+        first_token_target_grows: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "account_room", b"account_room", "account_weight", b"account_weight", "budget_us", b"budget_us", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant", "work_price", b"work_price"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "account_room", b"account_room", "account_weight", b"account_weight", "budget_us", b"budget_us", "first_token_target_grows", b"first_token_target_grows", "first_token_target_us", b"first_token_target_us", "generation_id", b"generation_id", "limits", b"limits", "model", b"model", "prompt", b"prompt", "sampling", b"sampling", "tenant", b"tenant", "token_target_us", b"token_target_us", "traceparent", b"traceparent", "variant", b"variant", "work_price", b"work_price"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -71,6 +71,7 @@ async def test_what_the_worker_is_asked() -> None:
         assert (call.tenant, call.variant) == ("t", "writer-q4")
         assert 0 < call.budget_us < 50_000_000 - 1_500
         assert 0 < call.first_token_target_us <= 40_000_000
+        assert not call.first_token_target_grows
         assert call.token_target_us == 30_000
         # The call itself ends soon after nobody waits for it any more.
         assert call.budget_us / 1e6 - 5 < worker.remaining_s[0] < 50.2
@@ -94,6 +95,7 @@ async def test_targets_deadline_and_floor_come_from_the_class() -> None:
         assert plain.first_token_target_us <= 500_000
         assert named.token_target_us == 20_000 and 0 < named.budget_us < 90_000_000
         assert named.first_token_target_us <= 70_000
+        assert plain.first_token_target_grows and named.first_token_target_grows
         klass = inference_pb2.RequestClass(request_class="strict")
         error, _ = await refusal(house.inference.Generate(ask(request_class=klass)))
         assert error.code() is CODE.FAILED_PRECONDITION

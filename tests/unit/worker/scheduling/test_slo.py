@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.worker.scheduling.arena import MS, World, arrival
 from worker.scheduling.admission import queue_order
-from worker.scheduling.cost import StepCost, load_of
+from worker.scheduling.cost import CorrectedCost, StepCost, load_of
+from worker.scheduling.door import with_kept_target
 from worker.scheduling.invariants import violations
 from worker.scheduling.pace import Beat, Pace
 from worker.scheduling.policies import SLO
@@ -58,6 +61,35 @@ def test_what_can_never_be_in_time_is_not_told_to_come_again() -> None:
     assert len(world.ended) == 1
 
 
+def test_a_target_that_nobody_named_grows_with_what_was_learnt() -> None:
+    world = World(blocks=512)
+    world.submit(arrival(0, prompt=100, max_new_tokens=60))
+    _run(world, 3.0)
+    named = {"prompt": 100, "arrived_ns": world.now_ns, "first_token_target_ns": 160 * MS}
+    with pytest.raises(Refused) as refused:
+        world.submit(arrival(1, **named))
+    assert refused.value.retry_after_ns == 0
+    world.submit(arrival(2, first_token_target_grows=True, **named))
+    # It grows with the prompt, not with those before it.
+    with pytest.raises(Refused) as behind:
+        world.submit(arrival(3, first_token_target_grows=True, **named))
+    assert behind.value.retry_after_ns > 0
+    world.drain()
+    assert world.ended[-1].reason == Reason.LENGTH
+
+
+def test_a_target_that_can_be_kept_does_not_grow() -> None:
+    cost = CorrectedCost(StepCost(10_000, 1_000, 1_000, 0))
+    kept = arrival(0, prompt=100, first_token_target_ns=221 * MS, first_token_target_grows=True)
+    assert with_kept_target(kept, cost) == kept
+    short = replace(kept, first_token_target_ns=219 * MS)
+    assert with_kept_target(short, cost).first_token_target_ns == 220 * MS
+    without = replace(kept, first_token_target_ns=0)
+    assert with_kept_target(without, cost) == without
+    named = replace(short, first_token_target_grows=False)
+    assert with_kept_target(named, cost) == named
+
+
 def _dear_profile(target_ms: int) -> World:
     """A worker whose warm-up took steps for ten times what they cost; the first call is refused."""
     world = World(cost=StepCost(66_000, 15_000, 11_500, 20))
@@ -66,14 +98,14 @@ def _dear_profile(target_ms: int) -> World:
     return world
 
 
-def _run(world: World, divisor: int) -> None:
-    """Runs everything, each step in a part of what is predicted by the profile."""
+def _run(world: World, times: float) -> None:
+    """Runs everything, each step in so many times what is predicted by the profile."""
     while (step := world.plan()) is not None:
         if not step.parts:
             continue
         nominal = world.scheduler.cost.cost
         load = load_of(step.parts)
-        took = int(nominal.prefill_ns(load) + nominal.decode_ns(load)) // divisor
+        took = int(times * (nominal.prefill_ns(load) + nominal.decode_ns(load)))
         world.now_ns += took
         tokens = {part.sequence_id: 1 for part in step.parts if part.wants_logits}
         world.ended += world.scheduler.completed(step, tokens, world.now_ns, took)
@@ -91,7 +123,7 @@ def test_an_idle_worker_that_refuses_lets_one_try_and_learns_from_it() -> None:
             first_token_target_ns=1000 * MS,
         )
         world.submit(newcomer)
-        _run(world, 10)
+        _run(world, 0.1)
     assert [e.reason for e in world.ended] == [Reason.LENGTH] * 7
     # What was learnt holds without waiting for another doubt.
     world.submit(arrival(8, prompt=100, arrived_ns=world.now_ns, first_token_target_ns=1000 * MS))
