@@ -69,7 +69,7 @@ def play_bursts(*, deferrable: bool, seconds: float = 8.0, seed: int = 3) -> Bur
         raise AssertionError("; ".join(faults))
     ending, mine = world.endings().ending, workload.who == 0
     by_rung = {}
-    for rung in world.ladder.rungs:
+    for rung in world.pool.ladder.rungs:
         there = (world.rungs() == rung) & mine & (ending != Ending.REFUSED)
         if there.sum() >= _FEWEST:
             by_rung[rung] = float((ending[there] == Ending.ON_TIME).mean())
@@ -77,7 +77,7 @@ def play_bursts(*, deferrable: bool, seconds: float = 8.0, seed: int = 3) -> Bur
         world=world,
         on_time=float((ending[mine] == Ending.ON_TIME).mean()),
         by_rung=by_rung,
-        changes_per_min=world.ladder.changes * 60.0 / seconds,
+        changes_per_min=world.pool.ladder.changes * 60.0 / seconds,
     )
 
 

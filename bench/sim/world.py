@@ -24,9 +24,8 @@ from bench.sim.workers import Job, SimWorker, SimWorkers
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
 from controlplane.policy.cascade import early_ns
-from controlplane.policy.cohorts import Cohorts
 from controlplane.policy.hands import Flight
-from controlplane.policy.ladder import Ladder
+from controlplane.policy.pool import Pool
 from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Request, Shape
 from controlplane.policy.scheduler import Shed
@@ -135,14 +134,9 @@ class World:
         return self._workload
 
     @property
-    def cohorts(self) -> Cohorts | None:
-        """The prices of the pool's cohorts; None under policies that know of none."""
-        return self._scheduler.pools[_MODEL].cohorts
-
-    @property
-    def ladder(self) -> Ladder:
-        """The pool's overload ladder."""
-        return self._scheduler.pools[_MODEL].ladder
+    def pool(self) -> Pool:
+        """The one pool: its ladder, its door, its cohorts' prices."""
+        return self._scheduler.pools[_MODEL]
 
     def violations(self) -> list[str]:
         """Every broken invariant of the scheduler at the end; empty when all adds up."""
@@ -169,7 +163,7 @@ class World:
             return
         self._flight[number] = None
         admission = self._scheduler.offer(request, now)
-        self._tally.rungs[number] = self.ladder.rung
+        self._tally.rungs[number] = self.pool.ladder.rung
         if not admission.admitted:
             self._end(number, Ending.REFUSED, now)
             return

@@ -64,6 +64,15 @@ class Admission(NamedTuple):
     retry_after_ms: int
 
 
+# Refusals that more workers would have spared.
+_FOR_LOAD = frozenset((Refusal.QUEUE_FULL, Refusal.WORK_BOUND, Refusal.BEHIND_WORK))
+
+
+def refused_for_load(admission: Admission) -> bool:
+    """Whether more workers would have spared the refusal; False for who was let in."""
+    return admission.reason in _FOR_LOAD
+
+
 def admit(
     variants: tuple[int, ...],
     *,

@@ -9,7 +9,7 @@ import math
 from enum import IntEnum
 from typing import Final
 
-from controlplane.policy.admission import Admission, Load, Refusal
+from controlplane.policy.admission import Admission, Load, Refusal, refused_for_load
 
 # A signal must last so long to go a rung up, and all must be gone so long to go one down.
 RISE_NS = 25_000_000
@@ -34,9 +34,6 @@ _FILLING, _FULL = 0.85, 0.97
 # On the highest rung newcomers are let in again below the first strain; whatever the rung, nobody
 # is from the second on.
 _RELIEVED, _ALARM = 0.6, 1.5
-
-# Refusals that more workers would have spared.
-_FOR_LOAD = frozenset((Refusal.QUEUE_FULL, Refusal.WORK_BOUND, Refusal.BEHIND_WORK))
 
 
 class Rung(IntEnum):
@@ -191,7 +188,7 @@ class Ladder:
 
     def answered(self, admission: Admission) -> None:
         """What the door said to the newcomer."""
-        self.told(admission.reason in _FOR_LOAD)
+        self.told(refused_for_load(admission))
 
     def told(self, refused: bool) -> None:
         """A newcomer was let in, or refused for want of workers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.errors import ControlPlaneError
-from controlplane.policy.admission import Admission, Load
+from controlplane.policy.admission import Admission, Load, refused_for_load
 from controlplane.policy.arrival import Arrival
 from controlplane.policy.cascading import cascading_of, deployed_anew, second_run
 from controlplane.policy.cohorts import Cohorts
@@ -138,6 +138,8 @@ class Pool:
             )
         )
         self.ladder.answered(admission)
+        if cohorts is not None and cohorts.raised:
+            self._door(request).told(request.price, refused_for_load(admission))
         if admission.admitted:
             request.tightness = admission.completion_ns / slack_ns
             best = request.eligible[0]
@@ -181,11 +183,8 @@ class Pool:
 
     def settle(self, request: Request, on_time: bool) -> None:
         """An admitted request has ended: the door learns from it, once."""
-        door = self.door
-        if self.tenancy is not None:
-            door = self.tenancy.account(request.klass.tenant).door
         if request.stage is None:
-            door.settle(request.tightness, on_time)
+            self._door(request).settle(request.tightness, on_time)
 
     def take(self, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
         """The next decision for a worker; None when it can answer nothing that is queued."""
@@ -274,7 +273,7 @@ class Pool:
     def _before(self, request: Request, service_ns: float, now_ns: int) -> tuple[Load, float]:
         """What stands before a newcomer, and what its door multiplies the wait for that by."""
         queued = self.queued_work_ns()
-        ahead, own, count, door = queued, self.own_work_ns(), self.queued, self.door
+        ahead, own, count = queued, self.own_work_ns(), self.queued
         if self.policy.by_deadline and self.line.work.total:
             due = self.line.work.due_by(request.deadline_ns, now_ns)
             ahead -= own * (1.0 - due / self.line.work.total)
@@ -287,7 +286,6 @@ class Pool:
             fair, near = self.tenancy.ahead_ns(account, service_ns, waiting)
             ahead = min(ahead, fair) if near else fair
             own, count = waiting.get(account, (0.0, 0))
-            door = account.door
         load = Load(
             wait_ns=self.free_times.wait_ns(ahead, self.live, now_ns),
             total_ns=queued,
@@ -295,4 +293,11 @@ class Pool:
             workers=self.live,
             idle=self.idle,
         )
-        return load, door.stretch(request.deadline_ns - now_ns, own, count)
+        slack_ns = request.deadline_ns - now_ns
+        return load, self._door(request).stretch(slack_ns, own, count, request.price)
+
+    def _door(self, request: Request) -> DoorMargin:
+        """The margin of the pool's door, or of its tenant's."""
+        if self.tenancy is None:
+            return self.door
+        return self.tenancy.account(request.klass.tenant).door

@@ -13,10 +13,10 @@ def test_deferring_a_batch_class_keeps_interactive_requests_in_time() -> None:
     deferred = play_bursts(deferrable=True, seconds=SECONDS)
     assert shared.on_time < 0.85
     assert deferred.on_time > shared.on_time + 0.1
-    assert shared.world.ladder.kept_out == 0
-    assert deferred.world.ladder.kept_out > 100
+    assert shared.world.pool.ladder.kept_out == 0
+    assert deferred.world.pool.ladder.kept_out > 100
     for played in (shared, deferred):
-        ladder = played.world.ladder
+        ladder = played.world.pool.ladder
         assert 0 < ladder.changes <= most_moves(SECONDS, len(ladder.rungs))
 
 

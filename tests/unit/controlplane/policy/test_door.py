@@ -56,6 +56,54 @@ def test_the_margin_keeps_between_one_and_three() -> None:
     assert margin.factor == 3.0
 
 
+DEEP = (60 * MS, 40 * MS, 10)
+
+
+def test_who_has_a_price_gives_way_while_others_are_refused() -> None:
+    margin = DoorMargin()
+    usual = margin.stretch(*DEEP)
+    assert margin.stretch(*DEEP, price=2.0) == usual
+    for _ in range(10):
+        margin.told(1.0, refused=True)
+    assert margin.way == pytest.approx(0.5)
+    assert margin.stretch(*DEEP) == usual
+    assert margin.stretch(*DEEP, price=2.0) == pytest.approx(1.5 * usual)
+    assert margin.stretch(*DEEP, price=3.0) == pytest.approx(2.0 * usual)
+    # As everybody's margin it counts only where a deadline has many services.
+    assert margin.stretch(12 * MS, 40 * MS, 10, price=3.0) == 1.0
+
+
+def test_one_refusal_in_a_hundred_leaves_the_way_where_it_is() -> None:
+    margin = DoorMargin()
+    for number in range(5_000):
+        margin.told(1.0, refused=number < 4 or number % 100 == 0)
+    assert margin.way == pytest.approx(0.2, abs=0.06)
+    for _ in range(5_000):
+        margin.told(1.0, refused=False)
+    assert margin.way == 0.0
+    for _ in range(100):
+        margin.told(1.0, refused=True)
+    assert margin.way == 1.0
+    # What the dear ones hear moves nothing.
+    margin.told(2.0, refused=False)
+    assert margin.way == 1.0
+
+
+def test_who_was_let_in_less_often_than_its_price_says_gives_no_way() -> None:
+    margin = DoorMargin()
+    usual = margin.stretch(*DEEP)
+    for _ in range(20):
+        margin.told(1.0, refused=True)
+        margin.told(1.0, refused=False)
+        margin.told(2.0, refused=False)
+    assert margin.stretch(*DEEP, price=2.0) > usual
+    for _ in range(200):
+        margin.told(2.0, refused=True)
+    assert margin.stretch(*DEEP, price=2.0) == usual
+    # At a higher price its part is smaller yet, but none is nothing.
+    assert margin.stretch(*DEEP, price=4.0) == usual
+
+
 def test_who_had_time_to_spare_says_nothing_about_the_door() -> None:
     margin = DoorMargin()
     before = margin.factor
