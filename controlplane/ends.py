@@ -49,7 +49,7 @@ _REFUSALS = {
     Refusal.QUEUE_FULL: "the queue is full",
     Refusal.WORK_BOUND: "the queue holds as much predicted work as it may",
     Refusal.BEHIND_WORK: "the work ahead leaves no time before the deadline",
-    Refusal.DEFERRED: "under overload requests of this class wait outside",
+    Refusal.DEFERRED: "under overload requests of deferrable classes wait outside",
     Refusal.PROTECTING: "nobody is let in until those who were are safe",
     Refusal.TENANT_QUEUE: "the tenant has as many requests queued as it may",
     Refusal.TENANT_WORK: "the tenant has as much predicted work queued as it may",

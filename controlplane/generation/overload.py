@@ -19,7 +19,7 @@ _MS = 1_000_000
 # A full arena hurts those who are in it while they preempt each other, and so long after.
 _THRASH_NS = 2_000_000_000
 _TOLD = {
-    Refusal.DEFERRED: "under overload generations of this class wait outside",
+    Refusal.DEFERRED: "under overload generations of deferrable classes wait outside",
     Refusal.PROTECTING: "nobody is let in until those who were are safe",
 }
 

@@ -1,6 +1,7 @@
 """Bodies of requests as frozen records: what is read, how it is checked, what is refused.
 
-Fields that are not listed are accepted and change nothing, as OpenAI's clients expect.
+Fields that are not listed are accepted and change nothing, as OpenAI's clients expect; those of
+other servers that would change an answer are listed to be refused (`foreign.py`).
 Messages name the field, what was expected and the kind of what came, never a text.
 """
 
@@ -63,7 +64,39 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationBody(Demands):
+class ForeignFields(Demands):
+    """What other servers take and `foreign.py` refuses."""
+
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+    min_tokens: Any = None
+    bad_words: Any = None
+    n_predict: Any = None
+    max_new_tokens: Any = None
+    repeat_penalty: Any = None
+    typical_p: Any = None
+    mirostat: Any = None
+    xtc_probability: Any = None
+    dry_multiplier: Any = None
+    use_beam_search: Any = None
+    prompt_logprobs: Any = None
+    include_stop_str_in_output: Any = None
+    skip_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    web_search_options: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationBody(ForeignFields):
     """What both kinds of generation share."""
 
     model: str
@@ -139,7 +172,7 @@ class Reader:
 
 
 def _explained(error: ValidationError) -> InvalidRequest:
-    fault = error.errors(include_url=False, include_context=False)[0]
+    fault = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in fault["loc"] if not _is_alternative(part))
     if fault["type"] == "json_invalid":
         return InvalidRequest(f"the body is no valid JSON: {fault['msg'].partition(': ')[2]}")
@@ -147,6 +180,11 @@ def _explained(error: ValidationError) -> InvalidRequest:
         return InvalidRequest(f"the body must be a JSON object, got {kind_of(fault['input'])}")
     if fault["type"] == "missing":
         return InvalidField(field, "is required")
+    if fault["type"] in ("too_short", "too_long"):
+        bounds = fault["ctx"]
+        least = fault["type"] == "too_short"
+        bound = f"at least {bounds['min_length']}" if least else f"at most {bounds['max_length']}"
+        return InvalidField(field, f"must have {bound}, has {bounds['actual_length']}")
     reason = fault["msg"].replace("Input should be", "must be")
     return InvalidField(field, f"{reason}, got {kind_of(fault['input'])}")
 

@@ -26,6 +26,7 @@ from controlplane.http.fields import (
     kind_of,
     text_list,
 )
+from controlplane.http.foreign import refuse_foreign
 from controlplane.http.problems import InvalidField
 from controlplane.wording import shown
 
@@ -88,6 +89,7 @@ def _ask(
     logprobs: int | None,
     config: ControlPlaneConfig,
 ) -> GenerationAsk:
+    refuse_foreign(body)
     for field, value in (
         ("presence_penalty", body.presence_penalty),
         ("frequency_penalty", body.frequency_penalty),

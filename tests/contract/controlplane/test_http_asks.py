@@ -21,7 +21,7 @@ COMPLETION: dict[str, Any] = {"model": WRITER, "prompt": "once"}
 @pytest.mark.parametrize(
     ("path", "changes", "param", "words"),
     [
-        ("chat", {"messages": []}, "messages", "at least 1 item"),
+        ("chat", {"messages": []}, "messages", "must have at least 1, has 0"),
         ("chat", {"messages": "hi"}, "messages", "got a string"),
         ("chat", {"messages": [5]}, "messages.0", "got 5"),
         ("chat", {"messages": [{"content": "x"}]}, "messages.0.role", "is required"),
@@ -55,6 +55,11 @@ COMPLETION: dict[str, Any] = {"model": WRITER, "prompt": "once"}
         ("chat", {"top_p": 0}, "top_p", "greater than 0"),
         ("chat", {"presence_penalty": 0.5}, "presence_penalty", "repetition_penalty"),
         ("chat", {"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
+        ("chat", {"guided_json": {"type": "object"}}, "guided_json", "not held to a form"),
+        ("chat", {"min_tokens": 5}, "min_tokens", "ignore_eos"),
+        ("chat", {"add_generation_prompt": False}, "add_generation_prompt", "must be true"),
+        ("completion", {"n_predict": 5}, "n_predict", "called max_tokens"),
+        ("completion", {"repeat_penalty": 1.1}, "repeat_penalty", "repetition_penalty"),
         ("chat", {"stop": 5}, "stop", "must be a string or an array of strings"),
         ("chat", {"stop": ["a", None]}, "stop.1", "got null"),
         ("chat", {"seed": 2**64}, "seed", "less than"),
@@ -100,6 +105,13 @@ async def test_what_clients_send_along_changes_nothing() -> None:
             store=False,
             metadata={"a": "b"},
             reasoning_effort="low",
-            extra_body={"whatever": 1},
+            extra_body={
+                "whatever": 1,
+                "guided_json": None,
+                "min_tokens": 0,
+                "use_beam_search": False,
+                "skip_special_tokens": True,
+                "repeat_penalty": 1.0,
+            },
         )
         assert made.choices[0].message.content == RENDERED

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.errors import InvalidRequest
 from controlplane.http.fields import ChatBody, Reader, content_list, kind_of
+from controlplane.http.foreign import FOREIGN, refuse_foreign
 from controlplane.http.problems import InvalidField
 
 READER = Reader(ChatBody)
@@ -39,6 +40,16 @@ def test_the_nested_field_is_named_by_its_path() -> None:
     with pytest.raises(InvalidField) as told:
         read(messages=[{"role": "user", "content": "x"}, {"role": 7}])
     assert told.value.field == "messages.1.role"
+
+
+def test_every_field_that_is_refused_by_name_is_read() -> None:
+    refuse_foreign(read())
+    for name in FOREIGN:
+        refuse_foreign(read(**{name: None}))
+        with pytest.raises(InvalidField) as told:
+            # None of them asks for nothing with this value.
+            refuse_foreign(read(**{name: 0.5}))
+        assert told.value.field == name
 
 
 @pytest.mark.parametrize(
