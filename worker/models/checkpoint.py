@@ -128,6 +128,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
+def labels_of(named: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the labels of classes 0, 1, ... from the ``id2label`` of a config.json.
+
+    Raises CheckpointError when other keys are there.
+    """
+    numbers = [str(index) for index in range(len(named))]
+    if named.keys() != set(numbers):
+        raise CheckpointError(
+            f"'id2label' in config.json to name the classes 0 to {len(named) - 1}",
+            ", ".join(map(str, named))[:80] or "nothing",
+            "correct config.json, or give --label once for each class",
+        )
+    return tuple(str(named[number]) for number in numbers)
+
+
 def plain_tokenizer(path: Path) -> bytes:
     """Return a ``tokenizer.json`` without truncation and padding.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.models.blocks import Matrix, interleaved_rows, stacked
+from worker.models.config_fields import ConfigFields
 from worker.models.decoder import (
     Decoder,
     DecoderConfig,
@@ -22,6 +23,7 @@ from worker.models.gguf import GgufFile
 
 MODEL_TYPES = ("llama", "gpt2")
 
+_CONFIG = "config.json"
 _GGUF_REMEDY = "use a GGUF file of a LLaMA-architecture model"
 _REMEDY = "use a LLaMA or GPT-2 checkpoint, saved by transformers"
 
@@ -36,21 +38,21 @@ def gguf_config(file: GgufFile) -> DecoderConfig:
     scaling = file.metadata.get("llama.rope.scaling.type", "none")
     if scaling != "none" or "rope_freqs.weight" in file.tensors:
         raise CheckpointError("rotary positions without scaling", str(scaling), _GGUF_REMEDY)
-    hidden = file.value("llama.embedding_length", int)
-    heads = file.value("llama.attention.head_count", int)
-    head_dim = file.metadata.get("llama.rope.dimension_count", hidden // heads)
+    fields = ConfigFields(file.metadata, file=file.name, remedy=_GGUF_REMEDY)
+    hidden = fields.size("llama.embedding_length")
+    heads = fields.size("llama.attention.head_count")
     config = DecoderConfig(
         architecture="llama",
-        layers=file.value("llama.block_count", int),
+        layers=fields.size("llama.block_count"),
         hidden=hidden,
         heads=heads,
-        kv_heads=file.metadata.get("llama.attention.head_count_kv", heads),
-        head_dim=head_dim,
-        intermediate=file.value("llama.feed_forward_length", int),
+        kv_heads=fields.size("llama.attention.head_count_kv", heads),
+        head_dim=fields.size("llama.rope.dimension_count", hidden // heads),
+        intermediate=fields.size("llama.feed_forward_length"),
         vocabulary=len(file.value("tokenizer.ggml.tokens", list)),
-        context=file.value("llama.context_length", int),
-        epsilon=file.value("llama.attention.layer_norm_rms_epsilon", float),
-        rope_theta=float(file.metadata.get("llama.rope.freq_base", 10000.0)),
+        context=fields.size("llama.context_length"),
+        epsilon=fields.positive("llama.attention.layer_norm_rms_epsilon"),
+        rope_theta=fields.positive("llama.rope.freq_base", 10000.0),
     )
     return _checked(config)
 
@@ -116,25 +118,26 @@ def read_decoder(config: DecoderConfig, weights: Tensors) -> Decoder:
 
 
 def _llama_config(document: Mapping[str, Any]) -> DecoderConfig:
-    rope = document.get("rope_parameters") or document.get("rope_scaling") or {}
+    fields = ConfigFields(document, file=_CONFIG, remedy=_REMEDY)
+    rope = fields.section("rope_parameters") or fields.section("rope_scaling")
     kind = rope.get("rope_type", rope.get("type", "default"))
     _need(kind == "default", "rotary positions without scaling", kind)
     activation = document.get("hidden_act", "silu")
     _need(activation == "silu", "activation 'silu'", activation)
-    heads, hidden = _size(document, "num_attention_heads"), _size(document, "hidden_size")
-    theta = rope.get("rope_theta", document.get("rope_theta", 10000.0))
+    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+    bases = ConfigFields({**document, **rope}, file=_CONFIG, remedy=_REMEDY)
     return DecoderConfig(
         architecture="llama",
-        layers=_size(document, "num_hidden_layers"),
+        layers=fields.size("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        kv_heads=document.get("num_key_value_heads") or heads,
-        head_dim=document.get("head_dim") or hidden // heads,
-        intermediate=_size(document, "intermediate_size"),
-        vocabulary=_size(document, "vocab_size"),
-        context=_size(document, "max_position_embeddings"),
-        epsilon=float(document.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(theta),
+        kv_heads=fields.size("num_key_value_heads", heads),
+        head_dim=fields.size("head_dim", hidden // heads),
+        intermediate=fields.size("intermediate_size"),
+        vocabulary=fields.size("vocab_size"),
+        context=fields.size("max_position_embeddings"),
+        epsilon=fields.positive("rms_norm_eps", 1e-6),
+        rope_theta=bases.positive("rope_theta", 10000.0),
     )
 
 
@@ -143,18 +146,19 @@ def _gpt2_config(document: Mapping[str, Any]) -> DecoderConfig:
     _need(activation in ("gelu_new", "gelu_pytorch_tanh"), "activation 'gelu_new'", activation)
     for key in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
         _need(not document.get(key), f"no {key}", document.get(key))
-    heads, hidden = _size(document, "n_head"), _size(document, "n_embd")
+    fields = ConfigFields(document, file=_CONFIG, remedy=_REMEDY)
+    heads, hidden = fields.size("n_head"), fields.size("n_embd")
     return DecoderConfig(
         architecture="gpt2",
-        layers=_size(document, "n_layer"),
+        layers=fields.size("n_layer"),
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_dim=hidden // heads,
-        intermediate=document.get("n_inner") or 4 * hidden,
-        vocabulary=_size(document, "vocab_size"),
-        context=_size(document, "n_positions"),
-        epsilon=float(document.get("layer_norm_epsilon", 1e-5)),
+        intermediate=fields.size("n_inner", 4 * hidden),
+        vocabulary=fields.size("vocab_size"),
+        context=fields.size("n_positions"),
+        epsilon=fields.positive("layer_norm_epsilon", 1e-5),
         rope_theta=0.0,
     )
 
@@ -231,24 +235,15 @@ def _floats(weights: Tensors, name: str) -> Floats:
     return np.asarray(weights[name], np.float32)
 
 
-def _size(document: Mapping[str, Any], key: str) -> int:
-    value = document.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"a positive {key!r} in config.json", repr(value), _REMEDY)
-    return value
-
-
 def _need(held: bool, expected: str, got: object) -> None:
     if not held:
         raise CheckpointError(expected, repr(got), _REMEDY)
 
 
 def _checked(config: DecoderConfig) -> DecoderConfig:
-    _need(
-        config.heads % config.kv_heads == 0 and config.head_dim > 0,
-        "heads in multiples of kv heads",
-        (config.heads, config.kv_heads),
-    )
+    heads, kv_heads, hidden = config.heads, config.kv_heads, config.hidden
+    _need(heads % kv_heads == 0, "heads in multiples of kv heads", (heads, kv_heads))
+    _need(config.head_dim > 0, "no more heads than the hidden size", (heads, hidden))
     rotary = config.rope_theta > 0
     _need(not rotary or config.head_dim % 2 == 0, "heads of an even size", config.head_dim)
     return config
@@ -260,7 +255,10 @@ def _fitting(decoder: Decoder, remedy: str) -> Decoder:
     attention = config.heads * config.head_dim
     wide = config.intermediate * (2 if config.architecture == "llama" else 1)
     kv = 2 * config.kv_heads * config.head_dim
+    expected: list[tuple[str, Matrix | Floats, tuple[int, int]]]
     expected = [("embeddings", decoder.words, (config.vocabulary, config.hidden))]
+    if decoder.positions is not None:
+        expected.append(("positions", decoder.positions, (config.context, config.hidden)))
     for index, layer in enumerate(decoder.layers):
         expected += [
             (f"layer {index} qkv", layer.qkv.weight, (attention + kv, config.hidden)),

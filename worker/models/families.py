@@ -22,6 +22,7 @@ from worker.models.architecture import (
     Layer,
     Norm,
 )
+from worker.models.config_fields import ConfigFields
 from worker.models.errors import CheckpointError
 
 Weights = Mapping[str, NDArray[Any]]
@@ -30,6 +31,10 @@ MAX_DISTANCE = 128
 
 # MPNet counts positions from the row after its padding row, whatever pad_token_id says.
 _MPNET_FIRST_POSITION = 2
+# T5's buckets are halves, of which one half again is exact.
+_LEAST_BUCKETS = 4
+
+_OWN_CONFIG = "use the checkpoint's own config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +120,27 @@ def encoder_config(document: Mapping[str, Any]) -> EncoderConfig:
             repr(document["position_embedding_type"]),
             "export this model to ONNX yourself and use `orchid models import`",
         )
-    positions = int(_field(document, "max_position_embeddings"))
-    return EncoderConfig(
-        family=cast(Family, family),
-        layers=int(_field(document, "n_layers" if distil else "num_hidden_layers")),
-        hidden=int(_field(document, "dim" if distil else "hidden_size")),
-        heads=int(_field(document, "n_heads" if distil else "num_attention_heads")),
-        intermediate=int(_field(document, "hidden_dim" if distil else "intermediate_size")),
-        vocabulary=int(_field(document, "vocab_size")),
-        max_tokens=positions - (_MPNET_FIRST_POSITION if family == "mpnet" else 0),
-        epsilon=1e-12 if distil else float(document.get("layer_norm_eps", 1e-12)),
+    fields = ConfigFields(document, file="config.json", remedy=_OWN_CONFIG)
+    family = cast(Family, family)
+    unused = _unused_positions(family)
+    config = EncoderConfig(
+        family=family,
+        layers=fields.size("n_layers" if distil else "num_hidden_layers"),
+        hidden=fields.size("dim" if distil else "hidden_size"),
+        heads=fields.size("n_heads" if distil else "num_attention_heads"),
+        intermediate=fields.size("hidden_dim" if distil else "intermediate_size"),
+        vocabulary=fields.size("vocab_size"),
+        max_tokens=fields.size("max_position_embeddings", least=1 + unused) - unused,
+        epsilon=1e-12 if distil else fields.positive("layer_norm_eps", 1e-12),
         activation=cast(HiddenActivation, activation),
     )
+    if config.hidden % config.heads:
+        raise CheckpointError(
+            "a hidden size in config.json in multiples of its heads",
+            f"{config.hidden} and {config.heads}",
+            _OWN_CONFIG,
+        )
+    return config
 
 
 def read_encoder(config: EncoderConfig, weights: Weights, head: Head) -> Encoder:
@@ -206,6 +220,10 @@ class _Source:
         return array
 
 
+def _unused_positions(family: Family) -> int:
+    return _MPNET_FIRST_POSITION if family == "mpnet" else 0
+
+
 def _affine(source: _Source, name: str) -> Affine:
     return Affine(np.ascontiguousarray(source.get(f"{name}.weight").T), source.get(f"{name}.bias"))
 
@@ -240,21 +258,28 @@ def _layer(source: _Source, names: _LayerNames, index: int, config: EncoderConfi
 def _embeddings(source: _Source, config: EncoderConfig) -> Embeddings:
     words = source.shaped("embeddings.word_embeddings.weight", (config.vocabulary, config.hidden))
     table = source.get("embeddings.position_embeddings.weight")
-    positions = table[len(table) - config.max_tokens :]
+    unused = _unused_positions(config.family)
+    rows = config.max_tokens + unused
+    if table.shape != (rows, config.hidden):
+        raise CheckpointError(
+            "'max_position_embeddings' in config.json to be the number of position embeddings, "
+            f"which are {table.shape}",
+            str((rows, config.hidden)),
+            _OWN_CONFIG,
+        )
+    positions = table[unused:]
     if config.family == "bert":
         positions = positions + source.get("embeddings.token_type_embeddings.weight")[0]
     distances = None
     if config.family == "mpnet":
         biases = source.get("encoder.relative_attention_bias.weight")
+        if biases.shape[1:] != (config.heads,) or len(biases) < _LEAST_BUCKETS:
+            raise CheckpointError(
+                f"relative attention biases of shape (buckets, {config.heads})",
+                str(biases.shape),
+                _OWN_CONFIG,
+            )
         buckets = distance_buckets(len(biases), config.max_tokens)
         distances = np.ascontiguousarray(biases[buckets].T)
     norm = _norm(source, "embeddings.LayerNorm")
     return Embeddings(words, np.ascontiguousarray(positions), norm, distances)
-
-
-def _field(document: Mapping[str, Any], name: str) -> Any:
-    if name not in document:
-        raise CheckpointError(
-            f"a field {name!r} in config.json", "none", "use the checkpoint's own config.json"
-        )
-    return document[name]

@@ -84,6 +84,11 @@ class GgufFile:
     def __exit__(self, *_: object) -> None:
         self._map.close()
 
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return self._path.name
+
     def value(self, key: str, kind: type[Any]) -> Any:
         """Return the metadata entry ``key``; raises CheckpointError when it is no ``kind``."""
         found = self.metadata.get(key)

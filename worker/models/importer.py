@@ -11,7 +11,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from worker.engine import Session, runtime_info
-from worker.models.checkpoint import plain_tokenizer, read_json
+from worker.models.checkpoint import labels_of, plain_tokenizer, read_json
+from worker.models.config_fields import ConfigFields
 from worker.models.decoder_import import DecoderFiles, decoder_files, try_decoder
 from worker.models.errors import CheckpointError
 from worker.models.locking import exclusive
@@ -261,14 +262,11 @@ def _task(signature: Signature, primary: str, layout: Layout, options: ImportOpt
 def _max_tokens(config: Mapping[str, Any], options: ImportOptions) -> int:
     if options.max_tokens:
         return options.max_tokens
-    limit = config.get("max_position_embeddings")
-    if not isinstance(limit, int):
-        raise CheckpointError(
-            "the longest sequence the graph takes",
-            "neither --max-tokens nor a config.json that tells it",
-            "give --max-tokens",
-        )
-    return limit - 2 if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else limit
+    unused = 2 if config.get("model_type") in ("mpnet", "roberta", "xlm-roberta") else 0
+    fields = ConfigFields(
+        config, file="config.json beside the graph", remedy="correct it, or give --max-tokens"
+    )
+    return fields.size("max_position_embeddings", least=1 + unused) - unused
 
 
 def _labels(
@@ -284,7 +282,7 @@ def _labels(
     named = config.get("id2label")
     labels = options.labels
     if not labels and isinstance(named, dict):
-        labels = tuple(str(named[key]) for key in sorted(named, key=int))
+        labels = labels_of(named)
     if not labels and classes > 0:
         labels = tuple(f"class-{index}" for index in range(classes))
     if not labels or (classes > 0 and len(labels) != classes):

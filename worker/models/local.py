@@ -14,6 +14,7 @@ from worker.engine import Session, runtime_info
 from worker.models.architecture import Encoder, EncoderConfig, Head
 from worker.models.checkpoint import (
     SafetensorsFiles,
+    labels_of,
     plain_tokenizer,
     read_json,
     read_tokenizer,
@@ -192,7 +193,7 @@ def _labels(
     if options.labels:
         labels = options.labels
     elif isinstance(named, dict) and len(named) == classes:
-        labels = tuple(str(named[str(index)]) for index in range(classes))
+        labels = labels_of(named)
     else:
         labels = tuple(f"class-{index}" for index in range(classes))
     if len(labels) != classes:

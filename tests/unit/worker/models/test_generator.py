@@ -212,7 +212,6 @@ def test_sources_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("llama", {"model_type": "bert"}, "a model_type of"),
         ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "without scaling"),
         ("llama", {"hidden_act": "gelu"}, "activation 'silu'"),
-        ("llama", {"num_hidden_layers": 0}, "a positive 'num_hidden_layers'"),
         ("gpt2", {"activation_function": "relu"}, "activation 'gelu_new'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "no scale_attn"),
     ],
