@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controlplane.deployed import ModelInfo, VariantInfo
+from controlplane.deployed import ModelInfo, ModelState, VariantInfo
 from controlplane.dispatcher import Dispatcher
 from controlplane.generation.lanes import Lane, Lanes
 from controlplane.generation.service import Generations
@@ -22,15 +22,17 @@ class ServedLane(NamedTuple):
 
 
 def model_state(registry: Registry, model: str) -> str:
-    """The model's readiness, and why a worker that has it takes no part."""
+    """The model's readiness, and why a worker that has it takes no part or failed."""
     membership = registry.membership(model)
     state = "without workers" if membership is None else membership.model.state.value
-    apart = [
-        f"{session.identity.id} kept apart: {session.apart[model]}"
-        for session in registry.workers()
-        if model in session.apart
-    ]
-    return "; ".join([state, *apart])
+    told = [state]
+    for session in registry.workers():
+        own = session.models.get(model)
+        if model in session.apart:
+            told.append(f"{session.identity.id} kept apart: {session.apart[model]}")
+        elif own is not None and own.state is ModelState.FAILED:
+            told.append(f"{session.identity.id} failed: {own.failure}")
+    return "; ".join(told)
 
 
 def held_by(dispatcher: Dispatcher, generations: Generations, session: WorkerSession) -> int:

@@ -105,7 +105,7 @@ class EncoderKind:
             )
         return replace(loaded, profile=profile)
 
-    def serve(self, model: HostedModel, loaded: LoadedVariant) -> None:
+    def serve(self, model: HostedModel, loaded: LoadedVariant, *, again: bool) -> None:
         """Sessions serve as soon as the host runs them."""
 
     def release(self, model: HostedModel, function: Callable[[], None]) -> None:

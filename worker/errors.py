@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class WorkerError(Exception):
     """Base of every failure the worker answers with."""
@@ -25,3 +27,8 @@ class RunTerminated(EngineError):
 
 class EngineFault(EngineError):
     """ONNX Runtime failed while running a model whose inputs were accepted."""
+
+
+def where_raised(fault: BaseException) -> str:
+    """The frames of a fault of ours, for the log; its text may quote content and is left out."""
+    return "".join(traceback.format_tb(fault.__traceback__))

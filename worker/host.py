@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from worker.errors import ModelLoadError, WorkerError
 from worker.execution import not_measured, run_items
@@ -26,7 +25,8 @@ from worker.hosted import (
 from worker.jobs import Token
 from worker.ledger import MemoryLedger
 from worker.memory import MemoryRoom
-from worker.models.manifest import FileRef, Manifest, Variant
+from worker.model_kind import ModelKind
+from worker.models.manifest import Manifest, Variant
 from worker.records import Execution, Item
 from worker.refusals import InsufficientMemory, NotFound, Unavailable
 from worker.repository import ModelRepository, check_files, check_unchanged
@@ -35,44 +35,6 @@ log = logging.getLogger(__name__)
 
 # Shares of a variant's progress: its session, then its warm-up.
 _SESSION_SHARE = 0.3
-
-
-class ModelKind(Protocol):
-    """What a class of worker loads and how; called by one thread at a time.
-
-    Every method may raise WorkerError.
-    """
-
-    def refusal(self, manifest: Manifest) -> str:
-        """Why a model is not for this kind of worker; empty when it is."""
-
-    def choose(
-        self, manifest: Manifest, names: Sequence[str], held: Collection[str]
-    ) -> tuple[Variant, ...]:
-        """The variants to hold; `names` exist, `held` are those loaded already."""
-
-    def reserve(self, manifest: Manifest, variant: Variant, room: int) -> int:
-        """Bytes that a variant takes beside its weights, when `room` bytes are left for them."""
-
-    def open(self, model: HostedModel, variant: Variant, weights: int, extra: int) -> LoadedVariant:
-        """Opens a variant of `weights` bytes with the `extra` bytes that were reserved."""
-
-    def measure(
-        self,
-        model: HostedModel,
-        loaded: LoadedVariant,
-        files: Mapping[str, FileRef],
-        progress: Callable[[float], None],
-        *,
-        again: bool,
-    ) -> LoadedVariant:
-        """Warms a variant and returns it with its profile; `again` measures in any case."""
-
-    def serve(self, model: HostedModel, loaded: LoadedVariant) -> None:
-        """Makes a warm variant take work, or serve by what was measured now."""
-
-    def release(self, model: HostedModel, function: Callable[[], None]) -> None:
-        """Runs `function` on the engine thread once what was accepted for the model is done."""
 
 
 class ModelHost:
@@ -192,9 +154,11 @@ class ModelHost:
             share = 1 / max(len(loaded), 1)
             for number, variant in enumerate(loaded):
                 measured = self._measure(model, variant, number * share, share, again=True)
-                self._kind.serve(model, measured)
+                self._kind.serve(model, measured, again=True)
                 with self._update():
-                    model.loaded[variant.variant.name] = measured
+                    # Unless it was lost meanwhile.
+                    if variant.variant.name in model.loaded:
+                        model.loaded[variant.variant.name] = measured
             self._advance(model, 1.0)
             return model.snapshot()
 
@@ -210,6 +174,22 @@ class ModelHost:
             # Work accepted before the state changed is queued before this.
             self._kind.release(model, lambda: self._drop(name, model))
             log.info("model=%s unloaded", name)
+
+    def lose(self, name: str, variant: str, reason: str) -> None:
+        """Notes that a variant has broken down and serves no more; `load` loads it anew.
+
+        For the engine thread, where sessions end. Unknown variants change nothing.
+        """
+        with self._update():
+            model = self._models.get(name)
+            if model is None or model.loaded.pop(variant, None) is None:
+                return
+            model.failure = f"variant {variant!r} was lost: {reason}"
+            if not model.loaded and model.state is not ModelState.UNLOADING:
+                model.state = ModelState.FAILED
+        if self._ledger is not None and not model.loaded:
+            self._ledger.unloaded(name)
+        log.error("model=%s %s", name, model.failure)
 
     def _drop(self, name: str, model: HostedModel) -> None:
         with self._update():
@@ -241,7 +221,7 @@ class ModelHost:
                 model.state, model.progress = ModelState.WARMING, start + share * _SESSION_SHARE
             session_share = share * _SESSION_SHARE
             loaded = self._measure(model, loaded, start + session_share, share - session_share)
-        self._kind.serve(model, loaded)
+        self._kind.serve(model, loaded, again=False)
         with self._update():
             model.loaded[variant.name] = loaded
 
@@ -359,10 +339,10 @@ class ModelHost:
             names = listed(v.name for v in held.wanted)
             if all(v.name != variant for v in held.wanted):
                 return NotFound(f"model {model!r} has no variant {variant!r} here; it has {names}")
-            return Unavailable(
-                f"variant {variant!r} of model {model!r} is not ready: "
-                f"{held.state.value}, {held.progress:.0%} done"
-            )
+            state = f"{held.state.value}, {held.progress:.0%} done"
+            if held.state is ModelState.FAILED:
+                state = f"failed, {held.failure}"
+            return Unavailable(f"variant {variant!r} of model {model!r} is not ready: {state}")
 
     def _advance(self, model: HostedModel, progress: float) -> None:
         with self._update():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Collection
 from typing import Protocol
 
-from worker.errors import EngineFault, RunTerminated, WorkerError
+from worker.errors import EngineFault, RunTerminated, WorkerError, where_raised
 from worker.jobs import Token
 from worker.records import Batch, Execution, Item
 from worker.refusals import Unavailable
@@ -35,9 +34,7 @@ def run_guarded(runner: Runner, batch: Batch, items: list[Item], token: Token) -
     except WorkerError as raised:
         error = raised
     except Exception as fault:
-        # The thread outlives a fault of ours; where it happened is logged, the text that
-        # may quote content is not.
-        frames = "".join(traceback.format_tb(fault.__traceback__))
-        log.error("run failed with %s at\n%s", type(fault).__name__, frames)
+        # The thread outlives a fault of ours.
+        log.error("run failed with %s at\n%s", type(fault).__name__, where_raised(fault))
         error = EngineFault(f"the worker failed with {type(fault).__name__}")
     return Execution((error,) * len(items), 0)

@@ -18,6 +18,7 @@ from worker.config import WorkerConfig
 from worker.cpu_plan import Throttling
 from worker.encoder_kind import EncoderKind
 from worker.generation.kind import DecodeKind, DecodeParts, DecodeSettings, OnEngine, finished
+from worker.generation.lane import Lane
 from worker.generation.loop import DecodeLoop
 from worker.generation.warmup import DecodeWarmup
 from worker.host import ModelHost
@@ -226,9 +227,10 @@ class DecodeService:
             make_token=engine.RunToken,
             wake=around.loop.call_soon_threadsafe,
             when_idle=engine.trim_memory,
+            when_lost=self._lost,
         )
         on_engine = OnEngine(self.engine)
-        kind = DecodeKind(
+        self._kind = kind = DecodeKind(
             DecodeSettings(
                 variants=config.variants,
                 arena_bytes=config.arena_mib << 20,
@@ -294,6 +296,10 @@ class DecodeService:
         """What was measured of its work, for the event loop to read."""
         yield from readings.of_loop(self.engine.state())
         yield from readings.of_lanes(self.engine.loads)
+
+    def _lost(self, lane: Lane, reason: str) -> None:
+        self.host.lose(lane.model, lane.variant, reason)
+        self._kind.forget(lane)
 
     def _prompts(self) -> list[MemoryLine]:
         held = self.engine.held_tokens() * _PROMPT_TOKEN_BYTES

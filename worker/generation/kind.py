@@ -120,7 +120,7 @@ class DecodeKind:
     def __init__(self, settings: DecodeSettings, parts: DecodeParts) -> None:
         self._settings = settings
         self._parts = parts
-        # By model; changed by one thread at a time, read by others.
+        # By model; added to by one thread at a time, read by others.
         self._lanes: dict[str, Lane] = {}
 
     def refusal(self, manifest: Manifest) -> str:
@@ -217,17 +217,18 @@ class DecodeKind:
         )
         return replace(loaded, decode=replace(loaded.decode, cost=cost))
 
-    def serve(self, model: HostedModel, loaded: LoadedVariant) -> None:
+    def serve(self, model: HostedModel, loaded: LoadedVariant, *, again: bool) -> None:
         """Makes the lane that serves the variant, or tells it what its steps cost now."""
         capacity = loaded.decode
         if not isinstance(loaded, LoadedDecoder) or capacity is None or capacity.cost is None:
             raise TypeError("a decoder has a capacity and is measured when it is served")
         cost = capacity.cost
         name = model.manifest.name
-        lane = self._lanes.get(name)
-        if lane is not None:
-            scheduler = lane.scheduler
-            self._parts.on_engine(lambda: setattr(scheduler, "cost", CorrectedCost(cost)))
+        if again:
+            # It may have been lost meanwhile, and then serves no more.
+            if (lane := self._lanes.get(name)) is not None:
+                scheduler = lane.scheduler
+                self._parts.on_engine(lambda: setattr(scheduler, "cost", CorrectedCost(cost)))
             return
         manifest, generation = model.manifest, _generation(model.manifest)
         tokenizer = manifest.tokenizers[loaded.variant.tokenizer]
@@ -262,6 +263,11 @@ class DecodeKind:
         if lane is not None:
             finished(self._parts.loop.retire(lane.model, lane.variant))
         self._parts.on_engine(function)
+
+    def forget(self, lane: Lane) -> None:
+        """Lets go of a lane that the loop has lost, and with it of its arena."""
+        if self._lanes.get(lane.model) is lane:
+            del self._lanes[lane.model]
 
     def speech(self, model: str) -> Speech | None:
         """What answers of a model are made with, once it serves."""

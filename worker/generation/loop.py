@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from worker.errors import EngineFault, WorkerError
+from worker.errors import EngineFault, WorkerError, where_raised
 from worker.generation.generation import Generation, Sink
 from worker.generation.lane import Lane
 from worker.generation.openings import OpenGenerations
@@ -47,7 +46,8 @@ class DecodeLoop:
     """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
 
     `wake` schedules a callback on the event loop (`call_soon_threadsafe`); sinks are called
-    there. `when_idle` is called on the engine thread once nothing has come for `idle_after_s`.
+    there. `when_idle` is called on the engine thread once nothing has come for `idle_after_s`,
+    `when_lost` with a lane that serves no more and why.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class DecodeLoop:
         make_token: Callable[[], Token],
         wake: Callable[[Callable[[], None]], object],
         when_idle: Callable[[], None] | None = None,
+        when_lost: Callable[[Lane, str], None] | None = None,
         idle_after_s: float = 1.0,
     ) -> None:
         self._clocks = clocks
         self._when_idle = when_idle
+        self._when_lost = when_lost
         self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
@@ -78,6 +80,8 @@ class DecodeLoop:
         self._asleep = False
         self._draining = False
         self._stopping = False
+        # Why the engine thread has ended, when that was not asked for.
+        self._broken: EngineFault | None = None
 
     def start(self) -> None:
         """Starts the engine thread."""
@@ -107,8 +111,8 @@ class DecodeLoop:
         generation = Generation(call, sink, trace)
         with self._lock:
             self._open.add(generation)
-            if self._draining:
-                self._open.close(generation, Failed(DRAINING))
+            if self._draining or self._broken is not None:
+                self._open.close(generation, Failed(self._broken or DRAINING))
                 self._open.flush()
             else:
                 self._commands.append(lambda: self._submit(generation))
@@ -183,7 +187,9 @@ class DecodeLoop:
         """Runs a function on the engine thread, between steps."""
         future: Future[T] = Future()
         with self._lock:
-            if self._stopping:
+            if self._broken is not None:
+                future.set_exception(self._broken)
+            elif self._stopping:
                 future.cancel()
             else:
                 self._background.append(Call(function, future, self._clocks.now_ns()))
@@ -233,6 +239,14 @@ class DecodeLoop:
     # On the engine thread
 
     def _serve(self) -> None:
+        try:
+            self._take_turns()
+        except Exception as fault:
+            self._break(fault)
+        for future in self._retiring.values():
+            future.cancel()
+
+    def _take_turns(self) -> None:
         while True:
             with self._lock:
                 commands, self._commands = self._commands, []
@@ -250,8 +264,6 @@ class DecodeLoop:
                 idle = self._asleep and not self._open
             if self._asleep:
                 self._sleep(idle)
-        for future in self._retiring.values():
-            future.cancel()
 
     def _sleep(self, idle: bool) -> None:
         with suppress(queue.Empty):
@@ -345,9 +357,9 @@ class DecodeLoop:
 
         Ends `others`, too, which the lane may not know yet, or no more.
         """
-        frames = "".join(traceback.format_tb(fault.__traceback__))
-        log.error("model=%s lane failed: %s at\n%s", lane.model, type(fault).__name__, frames)
-        error = EngineFault(f"the lane failed with {type(fault).__name__}")
+        kind, where = type(fault).__name__, where_raised(fault)
+        log.error("model=%s lane failed: %s at\n%s", lane.model, kind, where)
+        error = EngineFault(f"the lane failed with {kind}")
         with self._lock:
             self._steps.forget()
             for generation in dict.fromkeys((*lane.owners.values(), *others)):
@@ -356,3 +368,28 @@ class DecodeLoop:
         lane.owners.clear()
         if self._retiring.get((lane.model, lane.variant)) is None:
             del self._lanes[lane.model, lane.variant]
+        self._tell_lost(lane, error)
+
+    def _break(self, fault: Exception) -> None:
+        """A fault of ours outside of any lane ends the thread: whoever waits for it is told."""
+        kind, where = type(fault).__name__, where_raised(fault)
+        log.error("the engine thread failed: %s at\n%s", kind, where)
+        error = EngineFault(f"the engine thread failed with {kind}")
+        with self._lock:
+            self._broken, self._stopping = error, True
+            self._steps.forget()
+            for generation in list(self._open):
+                self._open.fail(generation, error)
+            self._open.flush()
+            calls, self._background = list(self._background), deque()
+        for call in calls:
+            if call.future.set_running_or_notify_cancel():
+                call.future.set_exception(error)
+        lanes, self._lanes = list(self._lanes.values()), {}
+        self.loads = ()
+        for lane in lanes:
+            self._tell_lost(lane, error)
+
+    def _tell_lost(self, lane: Lane, error: EngineFault) -> None:
+        if self._when_lost is not None:
+            self._when_lost(lane, str(error))

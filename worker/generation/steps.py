@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from worker.decode import StepLogits
-from worker.errors import EngineFault, RunTerminated, WorkerError
+from worker.errors import EngineFault, RunTerminated, WorkerError, where_raised
 from worker.generation.generation import Generation
 from worker.generation.lane import Lane
 from worker.generation.openings import OpenGenerations
@@ -147,10 +146,8 @@ class Steps:
             error = raised
             log.error("model=%s step of %d failed: %s", lane.model, len(step.parts), raised)
         except Exception as fault:
-            # The thread outlives a fault of ours; where it happened is logged, the text that
-            # may quote content is not.
-            frames = "".join(traceback.format_tb(fault.__traceback__))
-            log.error("step failed with %s at\n%s", type(fault).__name__, frames)
+            # The thread outlives a fault of ours.
+            log.error("step failed with %s at\n%s", type(fault).__name__, where_raised(fault))
             error = EngineFault(f"the worker failed with {type(fault).__name__}")
         with self._lock:
             for member in members:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from protos.codec import Undecodable, decoder, encode
 from protos.orchid.v1 import worker_pb2
-from worker.errors import EngineFault, InvalidInput, WorkerError
+from worker.errors import EngineFault, InvalidInput, WorkerError, where_raised
 from worker.rpc.status import status_of, trailers_of
 from worker.security import Callers
 
@@ -83,8 +82,7 @@ def _guarded(method: Method) -> Method:
             # The call has its status already, or the transport ended it.
             raise
         except Exception as raised:
-            frames = "".join(traceback.format_tb(raised.__traceback__))
-            log.error("call failed with %s at\n%s", type(raised).__name__, frames)
+            log.error("call failed with %s at\n%s", type(raised).__name__, where_raised(raised))
             fault = EngineFault(f"the worker failed with {type(raised).__name__}")
             await context.abort(status_of(fault)[1], str(fault))
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import secrets
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from google.protobuf.message import DecodeError
 from protos.codec import LARGE_BYTES
 from protos.local_stream import FrameFault, Frames, address_of, header, same_user
 from protos.orchid.v1 import worker_pb2
-from worker.errors import WorkerError
+from worker.errors import WorkerError, where_raised
 from worker.rpc.execute import MOST_UNREAD, ExecuteParts, ExecuteStream
 
 log = logging.getLogger(__name__)
@@ -182,9 +181,8 @@ class LocalStream:
                 self._transport.resume_reading()
 
     def _fail(self, fault: Exception) -> None:
-        """A fault of ours ends the stream; its text, which could hold content, is not logged."""
-        frames = "".join(traceback.format_tb(fault.__traceback__))
-        log.error("local stream failed with %s at\n%s", type(fault).__name__, frames)
+        """A fault of ours ends the stream."""
+        log.error("local stream failed with %s at\n%s", type(fault).__name__, where_raised(fault))
         self.abort()
 
     @property

@@ -267,6 +267,14 @@ class Writers:
         await self.memberships[worker.name].report(worker_pb2.WorkerLoad(decode=[entry]))
         await until(lambda: known.load is not before, "the report is there")
 
+    async def models(self, worker: DecodeWorker, *models: common_pb2.ModelDescription) -> None:
+        """The worker reports that it has these models, and the report has been taken."""
+        known = self.registry.session_of(worker.name)
+        assert known is not None
+        before = known.models
+        await self.memberships[worker.name].models(*models)
+        await until(lambda: known.models is not before, "the report is there")
+
     async def status(self) -> fleet_pb2.GetStatusResponse:
         stub: fleet_pb2_grpc.FleetAsyncStub = fleet_pb2_grpc.FleetStub(self.channel)
         return await stub.GetStatus(fleet_pb2.GetStatusRequest())

@@ -28,6 +28,7 @@ from tests.contract.controlplane.decode_worker import (
     rest,
     silent,
     text_of,
+    writer,
     writers,
 )
 from tests.contract.controlplane.fake_worker import until
@@ -171,6 +172,26 @@ async def test_a_worker_that_is_killed_in_mid_answer_ends_it() -> None:
         assert text_of(e for e in said if isinstance(e, inference_pb2.GenerateResponse))
         assert second.calls == []
         await house.at_rest()
+
+
+async def test_a_worker_that_lost_its_model_is_asked_no_more_and_says_why() -> None:
+    worker, other = DecodeWorker(), DecodeWorker("d2")
+    async with writers(worker, other) as house:
+        lost = writer(ready=False)
+        lost.state, lost.progress = common_pb2.READINESS_STATE_FAILED, 1.0
+        lost.failure = "variant 'writer-q4' was lost: the lane failed with RuntimeError"
+        await house.models(worker, lost)
+        for _ in range(3):
+            assert await rest(house.inference.Generate(ask()))
+        assert (len(worker.calls), len(other.calls)) == (0, 3)
+        (generator,) = (await house.status()).generators
+        assert [lane.worker_id for lane in generator.lanes] == ["d2"]
+        assert generator.state == f"ready; d1 failed: {lost.failure}"
+        await house.models(other, lost)
+        error, _ = await refusal(house.inference.Generate(ask()))
+        assert error.code() is CODE.UNAVAILABLE and lost.failure in str(error.details())
+        (generator,) = (await house.status()).generators
+        assert generator.state == f"failed; d1 failed: {lost.failure}; d2 failed: {lost.failure}"
 
 
 async def test_an_answer_without_its_end_is_a_loss() -> None:

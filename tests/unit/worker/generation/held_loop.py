@@ -96,11 +96,13 @@ class Bench:
     ) -> None:
         self.engine = HeldEngine(blocks)
         self.events: dict[int, list[GenerationEvent]] = {}
+        self.lost: list[tuple[Lane, str]] = []
         self._heard = threading.Condition()
         self.loop = DecodeLoop(
             clocks=Clocks(now_ns, time.thread_time_ns),
             make_token=HeldToken,
             wake=self._wake,
+            when_lost=lambda lane, reason: self.lost.append((lane, reason)),
         )
         settings = SchedulingSettings(blocks=blocks, context=CONTEXT, chunk_tokens=chunk)
         self.lane = Lane(

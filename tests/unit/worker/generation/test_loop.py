@@ -203,6 +203,38 @@ def test_a_broken_lane_ends_its_generations_and_takes_no_more(
     last = bench.last(3)
     assert isinstance(last, Failed)
     assert isinstance(last.error, Unavailable)
+    assert bench.lost == [(bench.lane, "the lane failed with AttributeError")]
+    assert bench.loop.loads == ()
+
+
+def test_a_fault_outside_of_any_lane_ends_the_thread_and_is_told() -> None:
+    broken = threading.Event()
+
+    def now_ns() -> int:
+        if broken.is_set() and threading.current_thread().name == "engine":
+            raise RuntimeError("a fault of ours")
+        return time.monotonic_ns()
+
+    bench = Bench(now_ns=now_ns)
+    bench.open(1)
+    step = bench.step()
+    bench.open(2)
+    waiting = bench.loop.call(lambda: 1)
+    broken.set()
+    step.end()
+    for number in (1, 2):
+        last = bench.last(number)
+        assert isinstance(last, Failed) and isinstance(last.error, EngineFault)
+    with pytest.raises(EngineFault, match="the engine thread failed with RuntimeError"):
+        waiting.result(PATIENCE_S)
+    bench.open(3)
+    last = bench.last(3)
+    assert isinstance(last, Failed) and "the engine thread failed" in str(last.error)
+    with pytest.raises(EngineFault, match="the engine thread failed"):
+        bench.loop.call(lambda: 1).result(PATIENCE_S)
+    bench.until(lambda: [lane for lane, _ in bench.lost] == [bench.lane])
+    assert bench.loop.loads == () and bench.loop.state().queued_items == 0
+    bench.stop()
 
 
 def test_a_fault_while_a_generation_is_taken_ends_its_lane_and_no_other(bench: Bench) -> None:
