@@ -77,6 +77,8 @@ class WorkerSession:
     models: dict[str, ModelInfo] = field(default_factory=dict)
     # Names in the worker's repository, loaded or not.
     available: tuple[str, ...] = ()
+    # What stands in the way of using it, empty when nothing is known to.
+    trouble: str = ""
     # Model name -> why this worker's copy of the model takes no part in the pool.
     apart: dict[str, str] = field(default_factory=dict)
 

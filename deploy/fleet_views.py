@@ -23,7 +23,10 @@ from protos.orchid.v1 import common_pb2, fleet_pb2, worker_pb2
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker as the control plane sees it; CPU in percent of one core."""
+    """One worker as the control plane sees it; CPU in percent of one core.
+
+    `trouble` is what stands in the way of using it, empty when nothing is known to.
+    """
 
     id: str
     address: str
@@ -44,6 +47,7 @@ class WorkerView:
     since_report_ms: float
     charges: ChargeView = NO_CHARGES
     memory: MemoryView = NO_MEMORY
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +253,7 @@ def _worker(message: fleet_pb2.WorkerStatus) -> WorkerView:
         since_report_ms=message.since_report_ms,
         charges=charge_view(message),
         memory=memory_view(message.memory),
+        trouble=message.trouble,
     )
 
 

@@ -13,6 +13,7 @@ from controlplane.dispatcher import Dispatcher
 from controlplane.errors import Forbidden, InvalidRequest, Unauthenticated
 from controlplane.generation.service import Generations
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
+from controlplane.rpc.describing import Describer
 from controlplane.rpc.fleet_status import StatusSource, status_response
 from controlplane.rpc.memory import read_memory
 from controlplane.rpc.services import Context, log_fault
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 # Ids and addresses are in every log line about a worker.
 _LONGEST_NAME = 256
+# A worker that has not described itself then may register anew, to be dialled anew.
+_TRIES = 8
 
 
 class _Link:
@@ -38,7 +41,9 @@ class _Link:
         self.tasks: set[asyncio.Task[None]] = set()
         self.ended = asyncio.Event()
         self.described = False
-        self.reported = False
+        self.learning = False
+        # How often it has told which models it has.
+        self.reports = 0
 
     def spawn(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends or the link does."""
@@ -65,6 +70,7 @@ class FleetServicer:
         status: StatusSource,
         now_ns: Callable[[], int],
         certificates: Certificates | None = None,
+        describer: Describer | None = None,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -73,6 +79,7 @@ class FleetServicer:
         self._lanes = generations.lanes
         self._status = status
         self._certificates = certificates
+        self._describer = describer or Describer(registry, status.preprocessor)
         self._now_ns = now_ns
         self._links: dict[int, _Link] = {}
 
@@ -198,21 +205,24 @@ class FleetServicer:
                 changed = self._registry.report_models(
                     link.session, read_models(report.models.models)
                 )
-                link.reported = True
+                link.reports += 1
                 self._heard(link.session, None)
                 self._dispatcher.refresh(changed)
-                if link.described and self._registry.missing_tokenizers(link.session):
-                    link.spawn(asyncio.create_task(self._describe(link)))
+                missing = self._registry.missing_tokenizers(link.session)
+                if link.described and missing and not link.learning:
+                    link.spawn(asyncio.create_task(self._learn(link)))
 
     async def _serve(self, link: _Link) -> None:
         """Dial back, learn what the worker has, then give it work until its stream ends."""
         session = link.session
+        await self._learn(link, tries=_TRIES)
+        if not link.described:
+            return
+        if session.identity.decodes:
+            self._lanes.attach(session, link.client)
+            await link.ended.wait()
+            return
         try:
-            await self._describe(link)
-            if session.identity.decodes:
-                self._lanes.attach(session, link.client)
-                await link.ended.wait()
-                return
             await link.client.execute(
                 opened=lambda: self._dispatcher.attach(session, link.client),
                 heard=lambda load: self._heard(session, load),
@@ -227,17 +237,24 @@ class FleetServicer:
                 error.details(),
             )
 
-    async def _describe(self, link: _Link) -> None:
-        description = await link.client.describe(tokenizers=True)
-        await self._status.preprocessor.prepare(description.tokenizers)
-        for sha256, document in description.tokenizers.items():
-            self._registry.add_tokenizer(sha256, document)
-        link.session.available = description.available
-        link.described = True
-        # A report that came meanwhile is newer than this description.
-        if link.session.number in self._links and not link.reported:
-            changed = self._registry.report_models(link.session, description.models)
-            self._dispatcher.refresh(changed)
+    async def _learn(self, link: _Link, *, tries: int = 0) -> None:
+        """Have a worker describe itself, again when it had more to tell meanwhile."""
+        session, link.learning = link.session, True
+        reports = -1
+        while reports < 0 or (
+            reports != link.reports and self._registry.missing_tokenizers(session)
+        ):
+            reports = link.reports
+            description = await self._describer.describe(session, link.client, tries=tries)
+            if description is None:
+                break
+            session.available = description.available
+            link.described = True
+            # A report that came meanwhile is newer than this description.
+            if session.number in self._links and not link.reports:
+                changed = self._registry.report_models(session, description.models)
+                self._dispatcher.refresh(changed)
+        link.learning = False
 
     def _heard(self, session: WorkerSession, load: WorkerLoad | None) -> None:
         if load is not None:

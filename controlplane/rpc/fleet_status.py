@@ -102,6 +102,7 @@ def _worker(
         charged_cpu_us=tally.charged_cpu_ns // 1000,
         charged_live_token_ms=tally.charged_token_ms,
         memory=write_memory(session.memory),
+        trouble=session.trouble,
     )
 
 

@@ -24,6 +24,9 @@ def status_tables(status: FleetStatus) -> Iterator[RenderableType]:
     )
     yield Text()
     yield _workers(status)
+    for worker in status.workers:
+        if worker.trouble:
+            yield Text(f"{printable(worker.id)} {printable(worker.trouble)}", style="red")
     if any(worker.charges.run_cpu_ms for worker in status.workers):
         yield Text()
         yield _charges(status)
@@ -135,9 +138,9 @@ def _tenants(status: FleetStatus) -> Table:
 def _pool_line(pool: PoolView) -> Text:
     outcomes = ", ".join(f"{name} {n}" for name, n in sorted(pool.outcomes.items()) if n)
     return Text(
-        f"model {pool.model} on {pool.workers} worker(s): {pool.state}; queued {pool.queued}, "
-        f"in flight {pool.in_flight}, predicted work {pool.predicted_work_ms:.1f} ms, "
-        f"door margin {pool.door_margin:.2f}"
+        f"model {pool.model} on {pool.workers} worker(s): {printable(pool.state)}; "
+        f"queued {pool.queued}, in flight {pool.in_flight}, "
+        f"predicted work {pool.predicted_work_ms:.1f} ms, door margin {pool.door_margin:.2f}"
         + (f", {pool.overload.text}" if pool.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
         + f"\n{pool.manifest_digest}"
@@ -180,7 +183,7 @@ def _generator_line(generator: GeneratorView) -> Text:
     moved = f"; taken over from lost workers {generator.redispatched}"
     return Text(
         f"model {generator.model} generates on {len(generator.lanes)} worker(s): "
-        f"{generator.state}; open {generator.open}"
+        f"{printable(generator.state)}; open {generator.open}"
         + (f", {generator.overload.text}" if generator.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
         + (moved if generator.redispatched else "")

@@ -238,6 +238,7 @@ class WorkerStatus(_message.Message):
     LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
     CHARGED_CPU_US_FIELD_NUMBER: _builtins.int
     CHARGED_LIVE_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """"connecting", "ready", "suspect", "draining" or "lost"."""
     in_flight_items: _builtins.int
@@ -250,6 +251,8 @@ class WorkerStatus(_message.Message):
     live_token_ms: _builtins.int
     charged_cpu_us: _builtins.int
     charged_live_token_ms: _builtins.int
+    trouble: _builtins.str
+    """What stands in the way of using it, empty when nothing is known to."""
     @_builtins.property
     def hello(self) -> Global___WorkerHello: ...
     @_builtins.property
@@ -272,10 +275,11 @@ class WorkerStatus(_message.Message):
         live_token_ms: _builtins.int = ...,
         charged_cpu_us: _builtins.int = ...,
         charged_live_token_ms: _builtins.int = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "load", b"load", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_cpu_us", b"charged_cpu_us", "charged_live_token_ms", b"charged_live_token_ms", "hello", b"hello", "in_flight_items", b"in_flight_items", "live_token_ms", b"live_token_ms", "load", b"load", "memory", b"memory", "process_cpu_us", b"process_cpu_us", "run_cpu_us", b"run_cpu_us", "since_report_ms", b"since_report_ms", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["charged_cpu_us", b"charged_cpu_us", "charged_live_token_ms", b"charged_live_token_ms", "hello", b"hello", "in_flight_items", b"in_flight_items", "live_token_ms", b"live_token_ms", "load", b"load", "memory", b"memory", "process_cpu_us", b"process_cpu_us", "run_cpu_us", b"run_cpu_us", "since_report_ms", b"since_report_ms", "state", b"state", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

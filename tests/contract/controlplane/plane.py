@@ -19,6 +19,7 @@ from controlplane.generation.service import Generations
 from controlplane.policy.records import Answer, Request, RequestClass
 from controlplane.preprocess import Preprocessor
 from controlplane.registry import Registry
+from controlplane.rpc.describing import Describer, Waits
 from controlplane.rpc.fleet import FleetServicer
 from controlplane.rpc.fleet_status import StatusSource
 from controlplane.rpc.services import service_handler
@@ -76,7 +77,7 @@ class Plane:
 
 
 @asynccontextmanager
-async def running(security: Security = OPEN) -> AsyncIterator[Plane]:
+async def running(security: Security = OPEN, waits: Waits | None = None) -> AsyncIterator[Plane]:
     # The fake workers report only when a test says so, and shall not be suspected for it.
     config = ControlPlaneConfig(report_interval_ms=10_000)
     now_ns = time.monotonic_ns
@@ -91,7 +92,15 @@ async def running(security: Security = OPEN) -> AsyncIterator[Plane]:
         report_interval_ms=config.report_interval_ms,
     )
     generations = Generations(config, registry, lanes, Prompts(preprocessor), now_ns=now_ns)
-    fleet = FleetServicer(config, registry, dispatcher, generations, status=source, now_ns=now_ns)
+    fleet = FleetServicer(
+        config,
+        registry,
+        dispatcher,
+        generations,
+        status=source,
+        now_ns=now_ns,
+        describer=Describer(registry, preprocessor, waits),
+    )
     server = grpc.aio.server()
     server.add_generic_rpc_handlers([service_handler(SERVICE, fleet, security)])
     port = server.add_insecure_port("127.0.0.1:0")

@@ -93,7 +93,7 @@ def test_everything_is_readable_at_80_columns() -> None:
         id="worker-12", address="127.0.0.1:43210", worker_class="encoder", state="draining",
         pid=1234567, threads=1, cpu_model="cpu", simd="avx2", engine="1", queued=256, running=16,
         in_flight=9, completed=12_345_678, cpu_percent=100.0, resident_bytes=4 << 30,
-        expired_executed=0, since_report_ms=1.0,
+        expired_executed=0, since_report_ms=1.0, trouble="does not describe itself: \x1b[2J why",
     )  # fmt: skip
     tenant = TenantView(
         name="a-tenant-of-some-length", reserved_cpu_ms_per_s=12_000, queued=1234,
@@ -115,6 +115,7 @@ def test_everything_is_readable_at_80_columns() -> None:
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
+    assert "worker-12 does not describe itself: " in text and "\x1b" not in text
     for word in ("12345678", "1234567", "encoder", "draining", "4096", "12345", "0.9123"):
         assert word in text
 
