@@ -107,8 +107,9 @@ def deploy(
 def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) -> RequestClass:
     """The class with what the configuration demands of everyone who names it.
 
-    InvalidRequest when the name is not configured: a floor that silently does not hold
-    would be worse.
+    The same value where that is no more than it asks itself: callers share one (`request_class`),
+    and a copy costs more than to compare. InvalidRequest when the name is not configured: a floor
+    that silently does not hold would be worse.
     """
     if not klass.name:
         return klass
@@ -116,6 +117,14 @@ def effective_class(klass: RequestClass, configured: Mapping[str, ClassConfig]) 
     if named is None:
         known = ", ".join(sorted(configured)) or "none"
         raise InvalidRequest(f"unknown request class {klass.name!r}; configured: {known}")
+    if (
+        klass.minimum_quality >= named.minimum_quality
+        and klass.prohibited.issuperset(named.prohibited)
+        and klass.deferrable == named.deferrable
+        and (named.approximation or not klass.approximation)
+        and klass.population == named.population
+    ):
+        return klass
     return replace(
         klass,
         minimum_quality=max(klass.minimum_quality, named.minimum_quality),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,39 @@ def test_a_class_says_what_its_requests_are_like_and_whether_they_may_be_approxi
     exact = effective_class(RequestClass(name="d", approximation=False), classes)
     assert (exact.population, exact.approximation) == ("", False)
     assert effective_class(RequestClass(name="d"), classes).approximation
+
+
+def test_a_class_that_demands_no_more_is_no_copy() -> None:
+    demanded = ClassConfig(
+        minimum_quality=0.8, prohibited=("a",), deferrable=True, approximation=False, population="p"
+    )
+    classes = {"c": demanded, "plain": ClassConfig()}
+    strict = RequestClass(
+        name="c",
+        minimum_quality=0.9,
+        prohibited=frozenset("ab"),
+        deferrable=True,
+        approximation=False,
+        population="p",
+    )
+    plain = RequestClass(name="plain", tenant="t", minimum_quality=0.5, prohibited=frozenset("a"))
+    for asked in (strict, plain, RequestClass()):
+        assert effective_class(asked, classes) is asked
+
+
+@pytest.mark.parametrize(
+    ("demanded", "got"),
+    [
+        (ClassConfig(minimum_quality=0.7), {"minimum_quality": 0.7}),
+        (ClassConfig(prohibited=("b",)), {"prohibited": frozenset("ab")}),
+        (ClassConfig(deferrable=True), {"deferrable": True}),
+        (ClassConfig(approximation=False), {"approximation": False}),
+        (ClassConfig(population="p"), {"population": "p"}),
+    ],
+)
+def test_each_demand_of_a_class_is_in_its_copy(demanded: ClassConfig, got: dict[str, Any]) -> None:
+    asked = RequestClass(name="c", minimum_quality=0.5, prohibited=frozenset("a"))
+    assert effective_class(asked, {"c": demanded}) == replace(asked, **got)
 
 
 def test_disagreements_are_logged(caplog: pytest.LogCaptureFixture) -> None:
