@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bench.profile import candidates_of
 from bench.report import HostFacts, Report, make_report
+from controlplane.policy.envelope import envelope, height
 from controlplane.policy.profiles import VariantTable
 from worker.models.calibration import Calibration, Escalation
 from worker.models.confidence import Fit, calibration_error, error_by_chance
@@ -26,6 +27,8 @@ from worker.models.recorded import Recorded, read_recorded, recorded_path
 from worker.profile_file import ProfileFile
 
 Floats = NDArray[np.float64]
+# Mean costs and accuracies of the best mixes, by rising cost.
+Hull = list[tuple[float, float]]
 # Shares of the items that are escalated, in the summary and on the curves.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 _CURVE = tuple(step / 20 for step in range(21))
@@ -136,31 +139,6 @@ def run_cascade(
     )
 
 
-def envelope(points: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Return costs and accuracies of the best mixes of (cost, accuracy) points, by rising cost.
-
-    The upper concave hull up to the most accurate point.
-    """
-    hull: list[tuple[float, float]] = []
-    for cost, right in sorted(points, key=lambda point: (point[0], -point[1])):
-        if hull and right <= hull[-1][1]:
-            continue
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (cost, right)):
-            hull.pop()
-        hull.append((cost, right))
-    costs, rights = zip(*hull, strict=True)
-    return np.array(costs, np.float64), np.array(rights, np.float64)
-
-
-def mixed(hull: tuple[Floats, Floats], cost: float) -> float:
-    """The accuracy of the best mix at a mean cost; its ends hold beyond it."""
-    return float(np.interp(cost, *hull))
-
-
-def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
-    return (right[1] - left[1]) / (right[0] - left[0])
-
-
 def _stage(
     manifest: Manifest,
     file: ProfileFile,
@@ -243,9 +221,7 @@ def _decile_points(pair: Pair) -> Iterator[dict[str, Any]]:
         }
 
 
-def _curve_points(
-    pair: Pair, unit: float, fixed: tuple[Floats, Floats]
-) -> Iterator[dict[str, Any]]:
+def _curve_points(pair: Pair, unit: float, fixed: Hull) -> Iterator[dict[str, Any]]:
     for share in _CURVE:
         escalated, cost_us, right = pair.at(share)
         yield {
@@ -256,7 +232,7 @@ def _curve_points(
             "escalated": escalated,
             "cost": cost_us / unit,
             "accuracy": right,
-            "fixed": mixed(fixed, cost_us / unit),
+            "fixed": height(fixed, cost_us / unit),
         }
 
 
@@ -265,7 +241,7 @@ def _summary(
     chosen: Pair,
     points: Sequence[Mapping[str, Any]],
     unit: float,
-    fixed: tuple[Floats, Floats],
+    fixed: Hull,
 ) -> dict[str, float]:
     summary: dict[str, float] = {}
     for share in SHARES:
@@ -273,11 +249,11 @@ def _summary(
         name = f"cascade@{share:g}"
         summary[f"{name}.cost"] = cost_us / unit
         summary[f"{name}.accuracy"] = right
-        summary[f"{name}.fixed"] = mixed(fixed, cost_us / unit)
+        summary[f"{name}.fixed"] = height(fixed, cost_us / unit)
         summary[f"{name}.escalated"] = escalated
     curve = [point for point in points if point["kind"] == "frontier"]
     best = envelope([(p["cost"], p["accuracy"]) for p in curve])
-    ahead = [(mixed(best, c) - mixed(fixed, c), c) for c in np.linspace(best[0][0], 1.0, 200)]
+    ahead = [(height(best, c) - height(fixed, c), c) for c in np.linspace(best[0][0], 1.0, 200)]
     most, where = max(ahead)
     summary |= {"most_ahead": most, "most_ahead_at_cost": float(where)}
     firsts = [point for point in points if point["kind"] == "variant"][1:]

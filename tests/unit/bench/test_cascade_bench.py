@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench.cascade import SHARES, envelope, mixed, run_cascade
+from bench.cascade import SHARES, run_cascade
 from bench.cascade_plot import plot_cascade
 from bench.report import read_report
 from deploy.cli import app
@@ -84,14 +84,6 @@ def file(folder: Path) -> ProfileFile:
 @pytest.fixture
 def manifest(folder: Path) -> Manifest:
     return load_manifest(folder)
-
-
-def test_the_envelope_leaves_out_what_mixes_beat() -> None:
-    hull = envelope([(1.0, 0.9), (0.5, 0.7), (0.1, 0.6), (0.4, 0.85), (1.5, 0.8), (0.1, 0.5)])
-    assert hull[0].tolist() == [0.1, 0.4, 1.0]
-    assert hull[1].tolist() == [0.6, 0.85, 0.9]
-    assert mixed(hull, 0.25) == pytest.approx(0.725)
-    assert (mixed(hull, 0.0), mixed(hull, 9.0)) == (0.6, 0.9)
 
 
 def test_a_cascade_is_worth_more_than_the_best_mix_at_the_same_cost(
