@@ -68,7 +68,7 @@ def word_of(error: BaseException) -> str:
 
 def refusal(request: Request, admission: Admission) -> ControlPlaneError:
     """The error of a request that was not admitted."""
-    asked_ms = (request.deadline_ns - request.arrived_ns) / 1e6
+    asked_ms = request.budget_ns / 1e6
     if admission.reason == Refusal.EXPIRED:
         return TooLate("the deadline had passed before the request could be queued")
     if admission.reason == Refusal.TOO_SHORT:
@@ -97,7 +97,7 @@ def shed(step: Shed) -> ControlPlaneError:
 
 def expired(request: Request) -> ControlPlaneError:
     """The error of a request whose time is up."""
-    asked_ms = (request.deadline_ns - request.arrived_ns) / 1e6
+    asked_ms = request.budget_ns / 1e6
     where = "it was running" if request.dispatches else "it was queued"
     return TooLate(f"the deadline of {asked_ms:.1f} ms passed while {where}")
 

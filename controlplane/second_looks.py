@@ -16,7 +16,7 @@ from controlplane.deployment import deployment_of
 from controlplane.errors import Cancelled, ControlPlaneError, Refused
 from controlplane.expiry import Deadlines
 from controlplane.pending import Kept, Pending
-from controlplane.policy.cascade import answered, confidence_of, early_ns
+from controlplane.policy.cascade import answered, confidence_of, first_by_ns
 from controlplane.policy.cascading import FirstAnswer
 from controlplane.policy.hands import Flight
 from controlplane.policy.pool import Pool
@@ -124,8 +124,7 @@ class SecondLooks:
     def goes_on(self, pending: Pending, now_ns: int) -> bool:
         """Whether a request whose time to begin a second run is up has begun one, and may wait."""
         request = pending.request
-        budget_ns = request.deadline_ns - request.arrived_ns
-        give_up_ns = request.deadline_ns - self._response_ns - early_ns(budget_ns)
+        give_up_ns = first_by_ns(request) - self._response_ns
         if pending.kept is None or pending.flight is None or now_ns >= give_up_ns:
             return False
         self._deadlines.add(request.id, give_up_ns)
@@ -215,7 +214,7 @@ class SecondLooks:
             shapes=request.shapes,
             payload=request.payload,
             arrived_ns=now_ns,
-            deadline_ns=now_ns + request.deadline_ns - request.arrived_ns,
+            deadline_ns=now_ns + request.budget_ns,
             cell=request.cell,
             # Its run is nobody's first, whose wait would be measured.
             dispatches=1,

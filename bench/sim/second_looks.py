@@ -83,7 +83,7 @@ class SecondLooks:
             shapes=request.shapes,
             payload=None,
             arrived_ns=now_ns,
-            deadline_ns=now_ns + request.deadline_ns - request.arrived_ns,
+            deadline_ns=now_ns + request.budget_ns,
             cascade=request.cascade,
             price=request.price,
         )

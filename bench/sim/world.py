@@ -23,7 +23,7 @@ from bench.sim.tally import Tally
 from bench.sim.workers import Job, SimWorker, SimWorkers
 from bench.sim.workload import Workload
 from controlplane.errors import ControlPlaneError
-from controlplane.policy.cascade import early_ns
+from controlplane.policy.cascade import first_by_ns
 from controlplane.policy.hands import Flight
 from controlplane.policy.pool import Pool
 from controlplane.policy.profiles import VariantTable
@@ -219,8 +219,7 @@ class World:
             return False
         looks.kept[request.id] = kept
         self._flight[request.id] = None
-        budget = request.deadline_ns - request.arrived_ns
-        give_up = request.deadline_ns - self._settings.response_ns - early_ns(budget)
+        give_up = first_by_ns(request) - self._settings.response_ns
         self._at(until, lambda at: self._flight.get(request.id) or self._settle(request.id, at))
         self._at(give_up, partial(self._settle, request.id))
         return True

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controlplane.policy.envelope import envelope, height
+from controlplane.policy.records import Request
 
 # A request has at most so many cascades to choose from: each costs every decision a little.
 MOST_PAIRS = 3
@@ -122,6 +123,11 @@ def early_ns(budget_ns: int) -> int:
     `budget_ns` is the time that the request had when it arrived.
     """
     return _EARLY_NS + min(budget_ns // _EARLY_PARTS, _MOST_EARLY_NS)
+
+
+def first_by_ns(request: Request) -> int:
+    """When a request's first answer must leave, if that is all it has; a second is late then."""
+    return request.deadline_ns - early_ns(request.budget_ns)
 
 
 def faults(evidence: Evidence) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.errors import ControlPlaneError, Unavailable
-from controlplane.policy.cascade import Calibration, Cascade, chance_of, early_ns
+from controlplane.policy.cascade import Calibration, Cascade, chance_of, first_by_ns
 from controlplane.policy.drift import Drift
 from controlplane.policy.entries import Choice, Taker
 from controlplane.policy.orchid_cascade import MEASURABLE, OrchidCascade
@@ -25,7 +25,7 @@ class FirstAnswer(NamedTuple):
     `number` is its variant, `confidence` calibrated, `right` the chance that it is right by the
     evidence, `reason` why it is the last, empty when one of the variants of `stage` is to be asked
     too, which can be begun in time until `until_ns`; `shadow` is the variant that one behind the
-     back would ask. `drifted` when this has turned the class's cascades off.
+    caller's back would ask. `drifted` when this has turned the class's cascades off.
     """
 
     number: int
@@ -95,7 +95,7 @@ class Cascading:
         reason = self.policy.reconsider(confidence, stage.gains, estimates, situation)
         quick = min(estimates, key=_predicted)
         needed = trip_ns + quick.predicted_ns * (1.0 + quick.sigma)
-        until_ns = _second_by_ns(request) - int(needed)
+        until_ns = first_by_ns(request) - int(needed)
         return FirstAnswer(number, confidence, right, reason, stage, shadow, until_ns, off)
 
     def may_shadow(self, pool: Pool, request: Request) -> bool:
@@ -161,15 +161,10 @@ def _predicted(estimate: Estimate) -> float:
     return estimate.predicted_ns
 
 
-def _second_by_ns(request: Request) -> int:
-    """When a second answer comes too late, since the first one has been given."""
-    return request.deadline_ns - early_ns(request.deadline_ns - request.arrived_ns)
-
-
 def _situation(pool: Pool, request: Request, now_ns: int, trip_ns: float) -> Situation:
     return Situation(
-        slack_ns=_second_by_ns(request) - now_ns,
-        deadline_ns=request.deadline_ns - request.arrived_ns,
+        slack_ns=first_by_ns(request) - now_ns,
+        deadline_ns=request.budget_ns,
         busy_ns=pool.busy.residual_ns(now_ns),
         queued_ns=pool.queued_work_ns(),
         waiting=0,

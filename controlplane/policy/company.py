@@ -127,7 +127,7 @@ def _member(
     return batching.Member(
         shape=request.shapes[tokenizer],
         slack_ns=request.deadline_ns - now_ns - int(trip_ns),
-        deadline_ns=request.deadline_ns - request.arrived_ns,
+        deadline_ns=request.budget_ns,
         fastest_ns=entry.fastest_ns * pool.foresight.corrections.factors[entry.fastest],
         price=request.price,
     )

@@ -257,7 +257,7 @@ class Pool:
             hopeful_ns = min(e.predicted_ns / max(1.0, factors[e.variant]) for e in here)
         return Situation(
             slack_ns=request.deadline_ns - now_ns,
-            deadline_ns=request.deadline_ns - request.arrived_ns,
+            deadline_ns=request.budget_ns,
             busy_ns=self.busy.residual_ns(now_ns),
             queued_ns=max(0.0, self.queued_work_ns() - fastest_ns),
             waiting=self.queued - 1,

@@ -96,6 +96,11 @@ class Request:
     price: float = 1.0
     foretold_ns: int = 0
 
+    @property
+    def budget_ns(self) -> int:
+        """The time that the request had when it arrived."""
+        return self.deadline_ns - self.arrived_ns
+
 
 class TensorValue(NamedTuple):
     """A dense tensor crossing the control plane untouched.

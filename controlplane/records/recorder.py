@@ -149,7 +149,7 @@ class RequestRecorder:
                 cached_tokens=0,
                 output_limit=0,
                 output_tokens=0,
-                deadline_us=(request.deadline_ns - request.arrived_ns) // 1000,
+                deadline_us=request.budget_ns // 1000,
                 total_us=(now_ns - request.arrived_ns) // 1000,
                 queue_us=_queue_ns(request, answer, now_ns) // 1000,
                 first_us=0,

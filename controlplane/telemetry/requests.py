@@ -171,7 +171,7 @@ def request_attributes(request: Request, answer: Answer | None) -> dict[str, Att
     klass = request.klass
     attributes: dict[str, AttributeValue] = {
         "orchid.model": request.model[:MOST_NAME],
-        "orchid.deadline_ms": (request.deadline_ns - request.arrived_ns) / 1e6,
+        "orchid.deadline_ms": request.budget_ns / 1e6,
         "orchid.dispatches": request.dispatches,
     }
     attributes |= caller_attributes(klass)

@@ -20,11 +20,12 @@ from controlplane.policy.cascade import (
     confidence_of,
     early_ns,
     faults,
+    first_by_ns,
     pair_of,
     worthwhile,
 )
 from controlplane.policy.profiles import VariantTable
-from controlplane.policy.records import RequestClass, Shape
+from controlplane.policy.records import Request, RequestClass, Shape
 from tests.unit.controlplane.policy.world import TOKENIZER, candidate
 
 STEPS = Escalation(
@@ -57,6 +58,17 @@ def test_a_kept_answer_leaves_early_by_a_part_of_the_time_there_was() -> None:
     assert early_ns(0) == 2_000_000
     assert early_ns(90_000_000) == 6_500_000
     assert early_ns(200_000_000) == early_ns(10**12) == 12_000_000
+    request = Request(
+        id=1,
+        model="m",
+        klass=RequestClass(),
+        shapes={},
+        payload=None,
+        arrived_ns=5_000_000,
+        deadline_ns=95_000_000,
+    )
+    assert request.budget_ns == 90_000_000
+    assert first_by_ns(request) == 95_000_000 - 6_500_000
 
 
 def test_a_beta_map_bends_the_confidence() -> None:
