@@ -64,8 +64,11 @@ class OrchidCascade(Price):
             self._scarcity += _GAIN * (self._weigh() - self._scarcity)
 
     def price_per_s(self) -> float:
-        """Accurate answers that the next second of a worker is worth, as of the last arrival."""
-        return max(super().price_per_s(), self._scarcity * 1e9)
+        """Accurate answers that the next second of a worker is worth, as of the last arrival.
+
+        What a first run is charged of both: the delay to others and the price of its time.
+        """
+        return super().price_per_s() + self._scarcity * 1e9
 
     def decide(self, estimates: Sequence[Estimate], situation: Situation) -> Decision:
         """The variant for the head of the queue, or a drop."""

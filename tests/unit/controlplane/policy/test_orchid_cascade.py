@@ -106,6 +106,15 @@ def test_the_price_says_how_sure_is_sure_enough_and_moves_without_jumps() -> Non
     assert shares == sorted(shares, reverse=True)
 
 
+@pytest.mark.parametrize("made", [CALM, BUSY, CROWDED])
+def test_the_published_price_is_what_a_first_run_is_charged(made: Stand) -> None:
+    policy = made.policy
+    assert isinstance(policy, OrchidCascade) and policy._values is not None
+    fastest_ns = min(policy._traffic.services_ns[number] for number in BOTH)
+    (charged,) = policy._costs(policy._values, at(90.0, 0, CASCADE), [fastest_ns])
+    assert policy.price_per_s() == pytest.approx(charged / fastest_ns * 1e9)
+
+
 def test_no_time_is_told_apart_from_too_dear() -> None:
     assert why_not(CALM, 0.55, 10.0, 0) == Reason.BY_SLACK
     assert why_not(CROWDED, 0.7, 80.0, 30) == Reason.BY_PRICE
