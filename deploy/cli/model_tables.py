@@ -81,6 +81,13 @@ def build_table(report: BuildReport) -> Group:
     made, measured = ", ".join(report.made) or "nothing", ", ".join(report.measured) or "nothing"
     lines = [Text(f"made: {made}"), Text(f"measured: {measured}")]
     lines += [Text(f"not served: {name}: {reason}") for name, reason in report.refused]
+    if report.kept:
+        lines.append(
+            Text(
+                f"kept as other code made them: {', '.join(report.kept)}; `orchid models build` "
+                "without --small makes them anew"
+            )
+        )
     unmeasured = [v.name for v in report.manifest.variants if not v.quality]
     if unmeasured:
         lines.append(

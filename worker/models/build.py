@@ -31,6 +31,7 @@ from worker.models.manifest import (
     Manifest,
     Variant,
     describe_file,
+    file_fault,
     load_manifest,
     save_manifest,
 )
@@ -55,16 +56,26 @@ from worker.models.records import (
 )
 from worker.models.sentiment import RECIPES, Recipe
 
+# Why a variant that was in the manifest is not in it any more.
+_GONE = (
+    "an earlier build made it, and its files are not those any more: `orchid models build` without "
+    "--small makes it anew"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did: the model's folder and manifest, and what was made, measured or refused."""
+    """What a build did: the model's folder and manifest, and what was made, measured or refused.
+
+    ``kept`` are variants that it did not look after, as other code made them.
+    """
 
     folder: Path
     manifest: Manifest
     made: tuple[str, ...]
     measured: tuple[str, ...]
     refused: tuple[tuple[str, str], ...]
+    kept: tuple[str, ...] = ()
 
 
 class Sources(Protocol):
@@ -104,8 +115,9 @@ class SentimentBuilder:
     def build(self, *, small: bool = False) -> BuildReport:
         """Build every variant, or with ``small`` only those of the small base, and the manifest.
 
-        Variants that an earlier build finished stay in the manifest. Raises PackageError,
-        CheckpointError or the engine's ModelLoadError.
+        Variants that an earlier build finished stay in the manifest, those that this one does not
+        look after also when other code made them. Raises PackageError, CheckpointError or the
+        engine's ModelLoadError.
         """
         jobs = [job for job in jobs_of(self._recipes) if job.recipe.small or not small]
         bases = {job.recipe.family: job.recipe.base for job in jobs}
@@ -132,7 +144,7 @@ class SentimentBuilder:
                 self._each(pool, evidence.measure, [*eights, *(job.twin for job in eights)])
                 self._each(pool, evidence.compare, eights)
                 self._each(pool, evidence.answer_fitting, evidence.stages(jobs))
-            return self._finish(population, evidence.measured)
+            return self._finish(jobs, population, evidence.measured)
 
     def _each(self, pool: Executor, step: Callable[[Job], object], jobs: Sequence[Job]) -> None:
         """Take a step for every job; the first failure, or an interrupt, stops the others."""
@@ -192,14 +204,20 @@ class SentimentBuilder:
         save_shared(self._folder, SharedRecord(key, file))
         return file
 
-    def _finish(self, population: Population, measured: tuple[str, ...]) -> BuildReport:
+    def _finish(
+        self, jobs: Sequence[Job], population: Population, measured: tuple[str, ...]
+    ) -> BuildReport:
         files: dict[str, FileRef] = {}
-        made, refused, families = [], [], []
+        made, refused, families, kept = [], [], [], []
         before = _manifest_before(self._folder)
         for job in jobs_of(self._recipes):
             record = load_record(self._folder, job.name)
-            if record is None or record.key != self._key(job):
+            if record is None:
                 continue
+            if record.key != self._key(job):
+                if job in jobs or not self._untouched(job, record, before):
+                    continue
+                kept.append(job.name)
             if record.refused:
                 refused.append((job.name, record.refused))
             elif complete(self._folder, record.files) and record.evidence_key:
@@ -213,6 +231,8 @@ class SentimentBuilder:
                 for path in (job.shared, job.tokenizer):
                     if path not in files:
                         files[path] = describe_file(self._folder, path)
+        gone = _names(before) - {record.variant.name for record in made} - {n for n, _ in refused}
+        refused += [(name, _GONE) for name in sorted(gone)]
         present = dict.fromkeys(families)
         manifest = Manifest(
             schema=SCHEMA,
@@ -235,7 +255,17 @@ class SentimentBuilder:
         )
         manifest = confident(manifest, self._folder, self._measurement, population, self._progress)
         save_manifest(manifest, self._folder)
-        return BuildReport(self._folder, manifest, tuple(self._made), measured, tuple(refused))
+        return BuildReport(
+            self._folder, manifest, tuple(self._made), measured, tuple(refused), tuple(kept)
+        )
+
+    def _untouched(self, job: Job, record: VariantRecord, before: Manifest | None) -> bool:
+        """Whether a variant and what it shares are, to the byte, what the manifest lists."""
+        if before is None or before.variant(job.name) is None:
+            return False
+        paths = [*(ref.path for ref in record.files), job.shared, job.tokenizer]
+        refs = [before.files.get(path) for path in paths]
+        return all(ref is not None and file_fault(self._folder, ref) is None for ref in refs)
 
     def _tokenizer(self, family: str) -> None:
         target = self._folder / "tokenizers" / f"{family}.json"
@@ -263,6 +293,10 @@ class SentimentBuilder:
             precision=job.precision,
             warm=sentiment.WARM_LENGTHS,
         )
+
+
+def _names(manifest: Manifest | None) -> set[str]:
+    return set() if manifest is None else {variant.name for variant in manifest.variants}
 
 
 def _manifest_before(folder: Path) -> Manifest | None:

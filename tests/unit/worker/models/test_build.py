@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.golden.checkpoints import HIDDEN, config_document, tiny_checkpoint
-from worker.models import build_evidence, measurement
+from worker.models import build, build_evidence, measurement
 from worker.models.build import BuildReport, SentimentBuilder
 from worker.models.calibration import Calibration, Escalation
 from worker.models.dataset import POPULATION
@@ -194,6 +194,60 @@ def test_a_small_build_keeps_what_an_earlier_one_made(
     run(tmp_path, repository, recipes)
     report = run(tmp_path, repository, recipes, small=True)
     assert [variant.name for variant in report.manifest.variants] == ALL
+
+
+def test_a_small_build_keeps_what_other_code_made(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(tmp_path, repository, recipes)
+    monkeypatch.setattr(build, "code_digest", lambda: "of other code")
+    report = run(tmp_path, repository, recipes, small=True)
+    assert sorted(report.made) == ["flat", "flat-int8"]
+    assert (report.kept, report.refused) == (("deep", "deep-int8"), ())
+    assert report.manifest == first.manifest
+    assert verify(repository / "sentiment") == []
+    # One that looks after all of them makes these, too.
+    report = run(tmp_path, repository, recipes)
+    assert (sorted(report.made), report.kept) == (["deep", "deep-int8"], ())
+
+
+@pytest.mark.parametrize("lost", ["deep.onnx", "tiny.weights"])
+def test_a_small_build_says_what_it_takes_out_and_why(
+    tmp_path: Path,
+    repository: Path,
+    recipes: list[Recipe],
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
+) -> None:
+    run(tmp_path, repository, recipes)
+    file = repository / "sentiment" / lost
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    monkeypatch.setattr(build, "code_digest", lambda: "of other code")
+    report = run(tmp_path, repository, recipes, small=True)
+    gone = ["deep"] if lost == "deep.onnx" else []
+    assert [name for name, _ in report.refused] == gone
+    assert all("makes it anew" in reason for _, reason in report.refused)
+    kept = ["deep-int8"] if gone else ["deep", "deep-int8"]
+    assert [v.name for v in report.manifest.variants] == [*kept, "flat", "flat-int8"]
+    assert verify(repository / "sentiment") == []
+
+
+def test_a_small_build_takes_out_what_shares_a_file_that_it_made_anew(
+    tmp_path: Path, repository: Path, recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, repository, recipes)
+    manifest = load_manifest(repository / "sentiment")
+    # As when the file had been another one.
+    path = "tokenizers/tiny.json"
+    other = replace(manifest.files[path], sha256="0" * 64)
+    changed = replace(
+        manifest, files=dict(manifest.files) | {path: other}, tokenizers={"tiny": other}
+    )
+    save_manifest(changed, repository / "sentiment")
+    monkeypatch.setattr(build, "code_digest", lambda: "of other code")
+    report = run(tmp_path, repository, recipes, small=True)
+    assert [name for name, _ in report.refused] == ["deep", "deep-int8"]
+    assert [v.name for v in report.manifest.variants] == ["flat", "flat-int8"]
 
 
 def test_a_variant_that_does_not_pay_is_dropped_once(
