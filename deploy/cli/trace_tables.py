@@ -16,32 +16,34 @@ from deploy.traces.tree import Trace
 _STYLES = {"client": "magenta", "load": "magenta", "controlplane": "cyan"}
 _WORKER_STYLE = "green"
 _LEAST_BAR, _MOST_BAR = 10, 80
-# Of an id; the command takes what is unique.
-_SHORT = 12
-_NAME, _EIGHTHS = "orchid.", " ▏▎▍▌▋▊▉"
+# Of an id, unless more tells those in a list apart; the command takes what is unique.
+_SHORT = 8
+_NAME, _COMMAND, _EIGHTHS = "orchid.", "orchid ", " ▏▎▍▌▋▊▉"
 # Sampled steps would fill the screen; they are in the file.
 _HIDDEN = frozenset(("step",))
 _SAID_BY_THE_LIST = ("orchid.model", "orchid.variant", "orchid.reason", "orchid.refusal")
 
 
 def recent_table(traces: Sequence[Trace]) -> Table:
-    """A line a trace, the latest first, in 80 columns; of ids what tells traces apart."""
+    """A line a trace, the latest first, in 80 columns; of ids what tells traces apart.
+
+    What is wider than usual goes on in the next line, between names where that is possible.
+    """
+    digits = _telling(traces)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold dim")
     for heading in ("trace", "began", "call"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("model", "variant"):
-        table.add_column(heading, overflow="fold")
+    table.add_column("model variant", overflow="fold")
     for heading in ("ms", "spans"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("ended", overflow="fold")
     for trace in traces:
         call = trace.call
         table.add_row(
-            trace.id[:_SHORT],
-            _clock(trace.root.begun_ns),
-            Text(printable(call.name.removeprefix(_NAME))),
-            Text(_said(call, "orchid.model")),
-            Text(_said(call, "orchid.variant")),
+            trace.id[:digits],
+            _clock(trace.root.begun_ns).partition(".")[0],
+            Text(printable(call.name.removeprefix(_NAME).removeprefix(_COMMAND))),
+            Text(_answered_by(call)),
             f"{trace.root.took_ns / 1e6:.1f}",
             str(len(trace.spans)),
             Text(printable(trace.fault), style="red")
@@ -49,6 +51,23 @@ def recent_table(traces: Sequence[Trace]) -> Table:
             else Text("well", style="green"),
         )
     return table
+
+
+def _telling(traces: Sequence[Trace]) -> int:
+    """How many digits of their ids tell traces apart."""
+    most = max((len(trace.id) for trace in traces), default=_SHORT)
+    for digits in range(_SHORT, most):
+        if len({trace.id[:digits] for trace in traces}) == len(traces):
+            return digits
+    return most
+
+
+def _answered_by(call: Span) -> str:
+    """The model and the variant, whose name alone says both where it begins with the model's."""
+    model, variant = _said(call, "orchid.model"), _said(call, "orchid.variant")
+    if variant == model or variant.startswith(f"{model}-"):
+        return variant
+    return f"{model} {variant}".strip()
 
 
 def summary(trace: Trace) -> Text:

@@ -129,7 +129,7 @@ def test_the_list_names_call_model_and_end() -> None:
     failed = span("y", "", 50, 60, "orchid.generate", SERVER, trace_id=TWO, fault="refused")
     text = drawn(recent_table(traces_of([*whole(), failed])))
     first, second = text.splitlines()[1:3]
-    assert TWO[:12] in first and "generate" in first and "refused" in first
+    assert TWO[:8] in first and "generate" in first and "refused" in first
     assert "request" in second and "m-a" in second and "20.0" in second
 
 
@@ -151,9 +151,9 @@ def test_the_command_lists_and_draws_what_is_kept(tmp_path: Path) -> None:
     with (folder / "client.jsonl").open("a") as file:
         file.write('{"resourceSpans": [{"scop')
     listed = RUNNER.invoke(app, ["trace", "--state", str(tmp_path)])
-    assert first[:12] in listed.stdout and second[:12] in listed.stdout
+    assert first[:8] in listed.stdout and second[:8] in listed.stdout
     one = RUNNER.invoke(app, ["trace", "recent", "-n", "1", "--state", str(tmp_path)])
-    assert (first[:12] in one.stdout) != (second[:12] in one.stdout)
+    assert (first[:8] in one.stdout) != (second[:8] in one.stdout)
     slow = RUNNER.invoke(app, ["trace", "recent", "--slow", "--state", str(tmp_path)])
     assert slow.exit_code == 0 and "none of the kept traces failed or took" in slow.output
     shown = RUNNER.invoke(app, ["trace", first[:12].upper(), "--state", str(tmp_path)])
@@ -215,5 +215,47 @@ def test_lists_of_traces_are_readable_at_80_columns() -> None:
     text = captured.get()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for word in ("123456.0", TWO[:12], "orchid.dispatch", "accounted for"):
+    for word in ("123456.0", TWO[:8], "orchid.dispatch", "accounted for"):
         assert word in text
+
+
+def listed(*spans: Span) -> list[str]:
+    """The lines of a list of traces on a terminal of 80 columns."""
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(recent_table(traces_of(spans)))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_the_names_of_a_usual_trace_are_whole_and_in_one_line() -> None:
+    spans = [
+        span("y", "", 0, took_ms, name, SERVER, trace_id=f"{number:x}" * 32, fault=fault,
+             attributes={"orchid.model": model, "orchid.variant": variant})
+        for number, (name, model, variant, took_ms, fault) in enumerate((
+            ("orchid.generate", "smollm2-135m", "smollm2-135m-int8", 123456, "unauthenticated"),
+            ("orchid.request", "sentiment", "mpnet12-int8", 20, ""),
+            ("orchid.request", "sentiment", "", 20, "not-found"),
+            ("orchid infer", "", "", 20, "unsatisfiable"),
+        ))
+    ]  # fmt: skip
+    heading, *lines = listed(*spans)
+    assert " ".join(heading.split()) == "trace began call model variant ms spans ended"
+    assert len(lines) == len(spans) and max(map(len, lines)) <= 80
+    told = {" ".join(line.split()[2:]) for line in lines}
+    assert told == {
+        "generate smollm2-135m-int8 123456.0 1 unauthenticated",
+        "request sentiment mpnet12-int8 20.0 1 well",
+        "request sentiment 20.0 1 not-found",
+        "infer 20.0 1 unsatisfiable",
+    }
+
+
+def test_long_names_go_on_between_them_and_ids_are_told_apart() -> None:
+    long = {"orchid.model": "a-model-of-some-length", "orchid.variant": "its-variant-int8"}
+    one, two = "c3" * 8 + "0" * 16, "c3" * 8 + "1" * 16
+    spans = [span("y", "", 0, 20, "orchid.request", SERVER, trace_id=each, attributes=long)
+             for each in (one, two)]  # fmt: skip
+    lines = listed(*spans)[1:]
+    assert [line.split()[0] for line in lines[::2]] in ([one[:17], two[:17]], [two[:17], one[:17]])
+    assert all("a-model-of-some-length" in line for line in lines[::2])
+    assert [line.strip() for line in lines[1::2]] == ["its-variant-int8"] * 2
