@@ -16,8 +16,9 @@ _CLASS = inference_pb2.RequestClass(
 )  # fmt: skip
 _IDS = np.array([1, 3, 5, 2], "<i4").tobytes()
 _SAMPLING = common_pb2.Sampling(
-    temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.1, seed=7
-)
+    temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.1, seed=7,
+    presence_penalty=0.5, frequency_penalty=-0.5, logit_bias={3: 1.5},
+)  # fmt: skip
 _LIMITS = common_pb2.GenerationLimits(
     max_tokens=9, stop=["film"], stop_token_ids=[3], n=2, logprobs=2, ignore_end=True
 )
@@ -138,8 +139,8 @@ _DEMANDS = {
 _WRITING = {
     "model": "writer", "stream": True, "stream_options": {"include_usage": True},
     "max_tokens": 9, "n": 2, "stop": ["film"], "seed": 7, "temperature": 0.7, "top_p": 0.9,
-    "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.0,
-    "frequency_penalty": 0.0, "logit_bias": {}, "stop_token_ids": [3], "ignore_eos": False,
+    "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.5,
+    "frequency_penalty": -0.5, "logit_bias": {"3": 1.5}, "stop_token_ids": [3], "ignore_eos": False,
     "first_token_target_ms": 80, "token_target_ms": 20, "tenant": "t", "deadline_ms": 900,
 }  # fmt: skip
 

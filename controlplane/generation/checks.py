@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from controlplane.deployed import GenerationSettings, ModelInfo
 from controlplane.errors import InvalidRequest, NotFound
@@ -30,6 +31,9 @@ MOST_PROHIBITED = 64
 MOST_NAME_CHARACTERS = 64
 HOTTEST = 10.0
 WEAKEST_PENALTY, STRONGEST_PENALTY = 0.01, 10.0
+MOST_PENALTY = 2.0
+MOST_BIAS = 100.0
+MOST_BIASES = 1024
 LARGEST_SEED = 2**64 - 1
 LARGEST_TARGET_MS = 3_600_000
 
@@ -39,7 +43,7 @@ def check_ask(ask: GenerationAsk, model: ModelInfo) -> None:
     settings = model.generation
     assert settings is not None
     check_prompt(ask.prompt, settings)
-    check_sampling(ask.sampling)
+    check_sampling(ask.sampling, settings)
     check_limits(ask.limits, settings)
     check_class(ask.klass, model)
     for name, value in (
@@ -95,7 +99,7 @@ def _check_size(name: str, size: int) -> None:
         raise InvalidRequest(f"{name} has {size} bytes; at most {MOST_TEXT_BYTES}")
 
 
-def check_sampling(sampling: Sampling) -> None:
+def check_sampling(sampling: Sampling, settings: GenerationSettings) -> None:
     """InvalidRequest when a parameter is outside of what it means."""
     _between("temperature", sampling.temperature, 0.0, HOTTEST)
     _between("top_p", sampling.top_p, 0.0, 1.0)
@@ -104,10 +108,24 @@ def check_sampling(sampling: Sampling) -> None:
         _between(
             "repetition_penalty", sampling.repetition_penalty, WEAKEST_PENALTY, STRONGEST_PENALTY
         )
+    _between("presence_penalty", sampling.presence_penalty, -MOST_PENALTY, MOST_PENALTY)
+    _between("frequency_penalty", sampling.frequency_penalty, -MOST_PENALTY, MOST_PENALTY)
+    _check_bias(sampling.logit_bias, settings)
     if sampling.top_k < 0:
         raise InvalidRequest(f"top_k is {sampling.top_k}; accepted: 0 (all) or more")
     if sampling.seed is not None and not 0 <= sampling.seed <= LARGEST_SEED:
         raise InvalidRequest(f"seed is {sampling.seed}; accepted: 0 to {LARGEST_SEED}")
+
+
+def _check_bias(bias: Mapping[int, float], settings: GenerationSettings) -> None:
+    if len(bias) > MOST_BIASES:
+        raise InvalidRequest(f"logit_bias has {len(bias)} token ids; at most {MOST_BIASES}")
+    for token, value in bias.items():
+        if not 0 <= token < settings.vocabulary:
+            raise InvalidRequest(
+                f"logit_bias holds {token}; accepted: 0 to {settings.vocabulary - 1}"
+            )
+        _between(f"logit_bias of token {token}", value, -MOST_BIAS, MOST_BIAS)
 
 
 def check_limits(limits: GenerationLimits, settings: GenerationSettings) -> None:

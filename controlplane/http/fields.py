@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controlplane.errors import InvalidRequest
-from controlplane.generation.checks import LARGEST_TARGET_MS
+from controlplane.generation.checks import LARGEST_TARGET_MS, MOST_PENALTY
 from controlplane.http.problems import InvalidField
 from controlplane.rpc.asks import LIMITS
 
@@ -25,6 +25,7 @@ Number = Annotated[float, _Finite]
 Name = Annotated[str, Field(max_length=64)]
 Milliseconds = Annotated[float, _Finite]
 Target = Annotated[float, _Finite, Field(ge=0, le=LARGEST_TARGET_MS)]
+Penalty = Annotated[float, _Finite, Field(ge=-MOST_PENALTY, le=MOST_PENALTY)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MOST_MESSAGES = 4096
@@ -111,8 +112,8 @@ class GenerationBody(ForeignFields):
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, _Finite, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, _Finite, Field(gt=0)] | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Any] | None = None
     stop_token_ids: tuple[Count, ...] | None = None
     ignore_eos: bool | None = None

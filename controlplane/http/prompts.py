@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from controlplane.config import ControlPlaneConfig
+from controlplane.generation.checks import MOST_BIAS
 from controlplane.generation.records import (
     ChatPrompt,
     GenerationAsk,
@@ -35,6 +36,7 @@ _SEEDS = 1 << 64
 # What OpenAI gives a completion that asks for no number of tokens.
 _USUAL_COMPLETION = 16
 MOST_PROMPTS = 16
+_TOKEN_DIGITS = 10
 # "developer" is what OpenAI calls the system's role now.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
@@ -90,13 +92,6 @@ def _ask(
     config: ControlPlaneConfig,
 ) -> GenerationAsk:
     refuse_foreign(body)
-    for field, value in (
-        ("presence_penalty", body.presence_penalty),
-        ("frequency_penalty", body.frequency_penalty),
-        ("logit_bias", body.logit_bias),
-    ):
-        if value:
-            raise InvalidField(field, "is not supported; repetition_penalty is")
     if body.stream_options is not None and not body.stream:
         raise InvalidField("stream_options", "needs stream to be true")
     klass = class_asked(call, body)
@@ -136,7 +131,30 @@ def _sampling(body: GenerationBody) -> Sampling:
         min_p=body.min_p or 0.0,
         repetition_penalty=body.repetition_penalty or 1.0,
         seed=None if body.seed is None else body.seed % _SEEDS,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=_biases(body.logit_bias or {}),
     )
+
+
+def _biases(asked: Mapping[str, object]) -> dict[int, float]:
+    """`logit_bias`: numbers by token id, which in JSON are the names of fields."""
+    biases = {}
+    for key, value in asked.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= _TOKEN_DIGITS):
+            raise InvalidField("logit_bias", "must have token ids as its names")
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not -MOST_BIAS <= value <= MOST_BIAS
+        ):
+            raise InvalidField(
+                "logit_bias",
+                f"of token {key} must be a number of {-MOST_BIAS:g} to {MOST_BIAS:g}, "
+                f"got {kind_of(value)}",
+            )
+        biases[int(key)] = float(value)
+    return biases
 
 
 def _refuse_format(value: object) -> None:

@@ -104,6 +104,9 @@ def read_sampling(sampling: common_pb2.Sampling) -> Sampling:
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
         seed=sampling.seed if sampling.HasField("seed") else None,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=dict(sampling.logit_bias),
     )
 
 

@@ -102,6 +102,9 @@ def write_sampling(sampling: Sampling) -> common_pb2.Sampling:
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
         seed=sampling.seed,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=sampling.logit_bias,
     )
 
 

@@ -81,6 +81,7 @@ PACKAGES = {
         "generation/mailbox.py",
         "generation/openings.py",
         "generation/records.py",
+        "generation/penalties.py",
         "generation/sampling.py",
         "generation/steps.py",
         "generation/stops.py",

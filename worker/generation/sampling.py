@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worker.errors import EngineFault, InvalidInput
+from worker.generation.penalties import Penalties, PenaltyParameters, check_range
 
 Row = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-# As the control plane has them.
+# As the control plane has it.
 MOST_TEMPERATURE = 10.0
-MOST_PENALTY = 10.0
-# Below this, logits divided by it could leave the range of single precision.
-LEAST_PENALTY = 0.01
 # Below this the most likely token is all that single precision leaves.
 _LEAST_TEMPERATURE = 1e-5
 # Tokens that are looked at before the whole vocabulary is put in order.
@@ -37,23 +35,22 @@ class SamplingParameters:
 
     A `temperature` of 0, or as good as that, is greedy. `top_k` 0 keeps all tokens, and so do
     `top_p` 0 and 1; `min_p` drops tokens below this share of the most likely one's probability.
-    `repetition_penalty` 0 and 1 change nothing. `seed` None draws one.
+    `penalties` come before all of these. `seed` None draws one.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 0.0
     min_p: float = 0.0
-    repetition_penalty: float = 0.0
+    penalties: PenaltyParameters = field(default_factory=PenaltyParameters)
     seed: int | None = None
 
     def check(self) -> None:
         """Raises InvalidInput naming the parameter, what came and what is accepted."""
-        _check("temperature", self.temperature, 0.0, MOST_TEMPERATURE)
-        _check("top_p", self.top_p, 0.0, 1.0)
-        _check("min_p", self.min_p, 0.0, 1.0)
-        if self.repetition_penalty:
-            _check("repetition_penalty", self.repetition_penalty, LEAST_PENALTY, MOST_PENALTY)
+        check_range("temperature", self.temperature, 0.0, MOST_TEMPERATURE)
+        check_range("top_p", self.top_p, 0.0, 1.0)
+        check_range("min_p", self.min_p, 0.0, 1.0)
+        self.penalties.check()
 
     @property
     def greedy(self) -> bool:
@@ -63,7 +60,7 @@ class SamplingParameters:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A token and the natural logarithm of its probability before penalty and filters."""
+    """A token and the natural logarithm of its probability before penalties and filters."""
 
     token: int
     logprob: float
@@ -84,7 +81,7 @@ class Choice:
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    `occurred` are the tokens that the repetition penalty concerns from the start, the prompt's.
+    `occurred` are the tokens of the prompt.
     `logprobs` None leaves log probabilities out, else each choice carries so many alternatives.
     """
 
@@ -102,10 +99,11 @@ class Sampler:
         self._parameters = parameters
         self._generator = generator
         self._logprobs = logprobs
-        self._occurred: NDArray[np.bool_] | None = None
-        if parameters.repetition_penalty not in (0.0, 1.0):
-            self._occurred = np.zeros(vocabulary, np.bool_)
-            self._occurred[list(occurred)] = True
+        self._penalties: Penalties | None = None
+        if not parameters.penalties.idle:
+            self._penalties = Penalties(
+                parameters.penalties, vocabulary=vocabulary, occurred=occurred
+            )
 
     def choose(self, logits: Row) -> Choice:
         """The next token after a row of logits [vocabulary], which is left as it is.
@@ -116,16 +114,16 @@ class Sampler:
         if not math.isfinite(float(logits[best])):
             raise EngineFault("the model's logits are no finite numbers")
         row = logits
-        if self._occurred is not None:
-            row = penalized(logits, self._occurred, self._parameters.repetition_penalty)
+        if self._penalties is not None:
+            row = self._penalties.applied(logits)
             best = int(row.argmax())
         token = best
         if not self._parameters.greedy:
             assert self._generator is not None
             ids, weights = kept(row, self._parameters)
             token = draw(ids, weights, float(self._generator.random()))
-        if self._occurred is not None:
-            self._occurred[token] = True
+        if self._penalties is not None:
+            self._penalties.chose(token)
         if self._logprobs is None:
             return Choice(token)
         scored, alternatives = score(logits, token, self._logprobs)
@@ -135,15 +133,6 @@ class Sampler:
 def generator_of(seed: int, answer: int) -> np.random.Generator:
     """The generator of one of the answers of a prompt: seed and number alone decide it."""
     return np.random.default_rng((seed, answer))
-
-
-def penalized(logits: Row, occurred: NDArray[np.bool_], penalty: float) -> Row:
-    """Logits with those of tokens that occurred made less likely: divided, or multiplied if
-    negative (Keskar et al. 2019)."""
-    values = logits[occurred]
-    row = logits.copy()
-    row[occurred] = np.where(values > 0, values / penalty, values * penalty)
-    return row
 
 
 def kept(logits: Row, parameters: SamplingParameters) -> tuple[Ids | None, Row]:
@@ -245,11 +234,6 @@ def _reach(weights: Row, wanted: float) -> int:
     """How many of the first weights it takes to reach a sum; all when they do not."""
     sums = np.cumsum(weights, dtype=np.float64)
     return min(int(np.searchsorted(sums, wanted, side="left")) + 1, len(weights))
-
-
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise InvalidInput(f"{name} is {value:g}; accepted is {low:g} to {high:g}")
 
 
 def check_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> None:

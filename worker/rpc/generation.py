@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from protos.orchid.v1 import common_pb2, worker_pb2
 from worker.errors import InvalidInput
 from worker.generation.lane import Speech
+from worker.generation.penalties import PenaltyParameters
 from worker.generation.records import (
     MOST_ALTERNATIVES,
     MOST_ANSWERS,
@@ -62,7 +63,12 @@ def call_from(message: worker_pb2.GenerateCall, variant: str, arrived_ns: int) -
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
+            penalties=PenaltyParameters(
+                repetition=sampling.repetition_penalty,
+                presence=sampling.presence_penalty,
+                frequency=sampling.frequency_penalty,
+                bias=tuple(sampling.logit_bias.items()),
+            ),
             seed=sampling.seed if sampling.HasField("seed") else None,
         ),
         limits=Limits(
@@ -100,6 +106,8 @@ def check_call(call: GenerationCall, speech: Speech) -> None:
     check_tokens("prompt", call.prompt, speech.vocabulary)
     check_tokens("stop_token_ids", limits.stop_tokens, speech.vocabulary)
     call.sampling.check()
+    biased = [token for token, _ in call.sampling.penalties.bias]
+    check_tokens("logit_bias", biased, speech.vocabulary)
     _check_most("n", limits.answers, MOST_ANSWERS)
     _check_most("logprobs", limits.logprobs or 0, MOST_ALTERNATIVES)
     _check_most("the number of stop strings", len(limits.stop), MOST_STOPS)

@@ -138,6 +138,9 @@ async def test_what_is_asked_reaches_the_worker() -> None:
             temperature=0.5,
             top_p=0.9,
             seed=-1,
+            presence_penalty=0.5,
+            frequency_penalty=-1,
+            logit_bias={"3": -100, "4": 1},
             stop="x",
             logprobs=True,
             top_logprobs=2,
@@ -160,6 +163,8 @@ async def test_what_is_asked_reaches_the_worker() -> None:
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
         assert (sampling.min_p, sampling.repetition_penalty) == (0.05, 1.1)
         assert sampling.seed == 2**64 - 1
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -1)
+        assert dict(sampling.logit_bias) == {3: -100, 4: 1}
         assert call.limits.max_tokens == 3
         assert list(call.limits.stop) == ["x"]
         assert list(call.limits.stop_token_ids) == [3]

@@ -33,13 +33,15 @@ SETTINGS = GenerationSettings("", (1,), None, vocabulary=10, context=64)
         {"top_p": 1.0},
         {"min_p": 1.0},
         {"repetition_penalty": 1.3},
+        {"presence_penalty": -2.0},
+        {"frequency_penalty": 2.0},
         {"top_k": 2**32 - 1},
         {"seed": 0},
         {"seed": 2**64 - 1},
     ],
 )
 def test_parameters_within_their_bounds(fields: dict[str, Any]) -> None:
-    check_sampling(replace(Sampling(), **fields))
+    check_sampling(replace(Sampling(), **fields), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,8 @@ def test_parameters_within_their_bounds(fields: dict[str, Any]) -> None:
         {"min_p": -0.5},
         {"repetition_penalty": -1.0},
         {"repetition_penalty": 1e-300},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -2.1},
         {"top_k": -1},
         {"seed": -1},
         {"seed": 2**64},
@@ -60,7 +64,23 @@ def test_parameters_within_their_bounds(fields: dict[str, Any]) -> None:
 def test_parameters_beyond_their_bounds_are_named(fields: dict[str, Any]) -> None:
     (name,) = fields
     with pytest.raises(InvalidRequest, match=f"{name} is .*; accepted: "):
-        check_sampling(replace(Sampling(), **fields))
+        check_sampling(replace(Sampling(), **fields), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("bias", "told"),
+    [
+        ({10: 1.0}, "logit_bias holds 10; accepted: 0 to 9"),
+        ({-1: 1.0}, "logit_bias holds -1"),
+        ({3: 100.5}, "logit_bias of token 3 is 100.5; accepted: -100 to 100"),
+        ({3: float("nan")}, "logit_bias of token 3 is nan"),
+        (dict.fromkeys(range(1025), 0.0), "logit_bias has 1025 token ids; at most 1024"),
+    ],
+)
+def test_biases_beyond_their_bounds_are_named(bias: dict[int, float], told: str) -> None:
+    check_sampling(replace(Sampling(), logit_bias={0: -100.0, 9: 100.0}), SETTINGS)
+    with pytest.raises(InvalidRequest, match=told):
+        check_sampling(replace(Sampling(), logit_bias=bias), SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.errors import EngineFault, InvalidInput
+from worker.generation.penalties import PenaltyParameters
 from worker.generation.sampling import (
     Choice,
     Row,
@@ -20,7 +21,6 @@ from worker.generation.sampling import (
     generator_of,
     kept,
     most_likely,
-    penalized,
     score,
 )
 
@@ -151,13 +151,16 @@ def test_a_seed_gives_the_same_tokens_and_each_answer_its_own() -> None:
     assert tokens(0) != tokens(1)
 
 
-def test_the_penalty_makes_what_occurred_less_likely() -> None:
+def test_penalties_come_before_the_choice_and_not_before_its_log_probability() -> None:
     row = np.array([4.0, 3.0, -1.0, -1.5], np.float32)
-    occurred = np.array([True, False, True, False])
-    np.testing.assert_allclose(penalized(row, occurred, 2.0), [2.0, 3.0, -2.0, -1.5])
-    sampler = Sampler(SamplingParameters(repetition_penalty=2.0), None, vocabulary=4, occurred=[0])
+    penalties = PenaltyParameters(repetition=2.0)
+    parameters = SamplingParameters(penalties=penalties)
+    sampler = Sampler(parameters, None, vocabulary=4, occurred=[0], logprobs=0)
     # The prompt's token first, then what was chosen itself.
-    assert [sampler.choose(row).token for _ in range(2)] == [1, 0]
+    choices = [sampler.choose(row) for _ in range(2)]
+    assert [choice.token for choice in choices] == [1, 0]
+    assert choices[0].scored == score(row, 1, 0)[0]
+    assert row[0] == 4.0
 
 
 @settings(deadline=None)
@@ -186,8 +189,7 @@ def test_logits_that_are_no_numbers_are_a_fault() -> None:
         (SamplingParameters(temperature=math.nan), "temperature is nan"),
         (SamplingParameters(top_p=1.5), "top_p is 1.5; accepted is 0 to 1"),
         (SamplingParameters(min_p=-1), "min_p"),
-        (SamplingParameters(repetition_penalty=-2), "repetition_penalty"),
-        (SamplingParameters(repetition_penalty=1e-300), "repetition_penalty"),
+        (SamplingParameters(penalties=PenaltyParameters(repetition=-2)), "repetition_penalty"),
     ],
 )
 def test_parameters_out_of_range_are_named(parameters: SamplingParameters, named: str) -> None:
