@@ -100,6 +100,13 @@ class Caller(NamedTuple):
     traceparent: str = ""
 
 
+class PromptTokens(NamedTuple):
+    """What a prompt comes to, and how many tokens its model's context has."""
+
+    ids: tuple[int, ...]
+    context: int
+
+
 class FinishReason(Enum):
     """Why an answer ended."""
 

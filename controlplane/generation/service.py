@@ -29,7 +29,13 @@ from controlplane.generation.plan import Plan
 from controlplane.generation.prices import GenerationPrices
 from controlplane.generation.progress import Progress
 from controlplane.generation.quotas import Quotas
-from controlplane.generation.records import Caller, GenerationAsk, GenerationLimits, Prompt
+from controlplane.generation.records import (
+    Caller,
+    GenerationAsk,
+    GenerationLimits,
+    Prompt,
+    PromptTokens,
+)
 from controlplane.generation.routing import Candidate, answer_fits, candidates, long_enough, unready
 from controlplane.generation.spans import Ended, generation_ended
 from controlplane.measures import NONE, Callers
@@ -129,6 +135,19 @@ class Generations:
             raise
         self.overload.told(plan.model.name, refused=False)
         return generation
+
+    async def tokenize(self, ask: GenerationAsk, caller: Caller = ANYONE) -> PromptTokens:
+        """The tokens that a worker would get of the ask's prompt; nothing is opened or counted.
+
+        Raises what `open` does of the same model, prompt and deadline.
+        """
+        deadline = self._deadline(ask, caller, self._now_ns())
+        self.quotas.authorise(ask.klass, ask.model)
+        model = self._generator(ask.model)
+        check_ask(ask, model)
+        settings = model.generation
+        assert settings is not None
+        return PromptTokens(await self._tokens(model, ask, deadline), settings.context)
 
     def drain(self) -> None:
         """Open no more; those that are open go on."""

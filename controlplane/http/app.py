@@ -19,11 +19,18 @@ from controlplane.http.models import Models
 from controlplane.http.oip import Inference
 from controlplane.http.oip_models import InferenceModels
 from controlplane.http.problems import NoRoute, Problem, WrongMethod, problem_of
+from controlplane.http.tokens import Tokens
 from controlplane.security.guard import ANYBODY, INFER, OPERATE, READ
 from controlplane.telemetry.timeline import GENERATION, REQUEST
 from controlplane.wording import shown
 
 _OIP = "/v2"
+# What is looked for elsewhere, and where it is.
+_OPENAI = ("/chat/completions", "/completions", "/embeddings", "/models")
+_MOVED = {
+    "/v1/responses": "conversations are POST /v1/chat/completions",
+    "/metrics": "each process serves metrics on a port of its own, which `orchid status` shows",
+}
 _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
 
@@ -36,6 +43,7 @@ class Handlers:
     embeddings: Embeddings
     completions: Completions
     chat: Chat
+    tokens: Tokens
     inference: Inference
     served: InferenceModels
 
@@ -67,6 +75,7 @@ def application(settings: Settings, handlers: Handlers) -> Starlette:
             reads("/v1/completions", handlers.completions.create, GENERATION),
             reads("/v1/chat/completions", handlers.chat.create, GENERATION),
             reads("/v1/embeddings", handlers.embeddings.create, REQUEST),
+            reads("/tokenize", handlers.tokens.create, ""),
             *_inference(settings, handlers),
         ],
         exception_handlers={HTTPException: refused},
@@ -131,4 +140,8 @@ def _refusal(request: Request, error: Exception) -> ControlPlaneError:
         allowed = (error.headers or {}).get("Allow", "")
         return WrongMethod(f"{what} is not supported; allowed: {allowed}", allowed)
     page = "docs/inference-http.md" if _is_oip(request) else "docs/openai-http.md"
-    return NoRoute(f"{what} is not here; {page} lists what is")
+    path = request.url.path
+    hint = _MOVED.get(path, f"{page} lists what is")
+    if path.endswith(_OPENAI):
+        hint = "OpenAI's routes are below /v1, which a client's base URL ends with"
+    return NoRoute(f"{what} is not here; {hint}")

@@ -18,6 +18,7 @@ from controlplane.http.oip import Inference
 from controlplane.http.oip_models import InferenceModels
 from controlplane.http.protocol import Bounds
 from controlplane.http.server import HttpServer
+from controlplane.http.tokens import Tokens
 from controlplane.registry import Registry
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.intake import Intake
@@ -63,6 +64,7 @@ class HttpDoor:
             embeddings=Embeddings(config, behind.intake, behind.catalogue),
             completions=Completions(config, behind.generating, behind.catalogue),
             chat=Chat(config, behind.generating, behind.catalogue),
+            tokens=Tokens(behind.generating, behind.catalogue),
             inference=Inference(behind.intake, behind.catalogue),
             served=InferenceModels(
                 behind.catalogue,

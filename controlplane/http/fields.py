@@ -143,11 +143,14 @@ class ChatTurn:
     refusal: str | None = None
 
 
+Turns = Annotated[tuple[ChatTurn, ...], Field(min_length=1, max_length=MOST_MESSAGES)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[tuple[ChatTurn, ...], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Turns
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -156,6 +159,18 @@ class ChatBody(GenerationBody):
     response_format: Any = None
     modalities: Any = None
     audio: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeBody(Demands):
+    """POST /tokenize."""
+
+    model: str
+    prompt: str | None = None
+    messages: Turns | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
 
 
 class Reader:

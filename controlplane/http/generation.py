@@ -22,6 +22,7 @@ from controlplane.generation.records import (
     GeneratedToken,
     GenerationAsk,
     GenerationEvent,
+    PromptTokens,
 )
 from controlplane.http.asks import fingerprint, provenance_headers
 from controlplane.http.calls import TRACEPARENT, Answer, Call, event
@@ -42,6 +43,8 @@ class Generating(Protocol):
     def now_ns(self) -> int: ...
 
     async def open(self, ask: GenerationAsk, caller: Caller) -> Generation: ...
+
+    async def tokenize(self, ask: GenerationAsk, caller: Caller) -> PromptTokens: ...
 
 
 @dataclass(slots=True)

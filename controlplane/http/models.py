@@ -61,7 +61,10 @@ class Models:
         await answer.whole(to_json(document), status=200 if ready else 503)
 
     def _document(self, info: ModelInfo) -> dict[str, object]:
-        context = {"context": info.generation.context} if info.generation is not None else {}
+        # Also under the name by which clients of vLLM look for it.
+        context = {}
+        if info.generation is not None:
+            context = dict.fromkeys(("context", "max_model_len"), info.generation.context)
         return {
             "id": info.name,
             "object": "model",

@@ -58,10 +58,9 @@ def chat_ask(call: Call, body: ChatBody, config: ControlPlaneConfig) -> Generati
             f"is {body.max_completion_tokens}, but max_tokens is {body.max_tokens}; they mean "
             "the same",
         )
-    messages = [_message(index, turn) for index, turn in enumerate(body.messages)]
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens or 0
-    return _ask(call, body, ChatPrompt(messages), most, logprobs, config)
+    return _ask(call, body, ChatPrompt(messages_of(body.messages)), most, logprobs, config)
 
 
 def completion_asks(
@@ -164,6 +163,11 @@ def _refuse_format(value: object) -> None:
     if kind != "text":
         came = shown(kind) if isinstance(kind, str) else kind_of(value)
         raise InvalidField("response_format", f'only type "text" is supported, got {came}')
+
+
+def messages_of(turns: Sequence[ChatTurn]) -> list[Message]:
+    """The messages of a chat; raises InvalidField for what is no text of a known role."""
+    return [_message(index, turn) for index, turn in enumerate(turns)]
 
 
 def _message(index: int, turn: ChatTurn) -> Message:
