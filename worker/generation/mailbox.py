@@ -21,6 +21,8 @@ class Mailbox:
         self._events: deque[GenerationEvent | _Merged] = deque()
         # The last piece of each answer, while nothing that must follow it has come.
         self._open: dict[int, _Merged] = {}
+        # What was read last.
+        self.taken: GenerationEvent | None = None
 
     def __len__(self) -> int:
         return len(self._events)
@@ -39,11 +41,13 @@ class Mailbox:
         if not self._events:
             return None
         event = self._events.popleft()
-        if not isinstance(event, _Merged):
-            return event
-        if self._open.get(event.index) is event:
-            del self._open[event.index]
-        return event.delta()
+        if isinstance(event, _Merged):
+            if self._open.get(event.index) is event:
+                del self._open[event.index]
+            self.taken = event.delta()
+        else:
+            self.taken = event
+        return self.taken
 
     def _merge(self, delta: Delta) -> None:
         merged = self._open.get(delta.index)

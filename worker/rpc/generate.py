@@ -62,17 +62,19 @@ async def serve_generation(
     generation = parts.loop.open(call, receive, trace)
     if call.deadline_ns is not None:
         parts.watchdog.watch(call.deadline_ns)
-    last: GenerationEvent | None = None
+    over = False
     try:
-        while not isinstance(last, Usage | Failed):
-            last = mailbox.take()
-            if last is None:
+        while not over:
+            event = mailbox.take()
+            if event is None:
                 awake.clear()
                 await awake.wait()
             else:
+                over = isinstance(event, Usage | Failed)
                 # Waits for a reader who is slow; what comes meanwhile is merged.
-                await context.write(event_to(last))
+                await context.write(event_to(event))
     finally:
         parts.loop.cancel(generation)
         if trace is not None:
-            parts.tracing.record_generation(call, trace, last, parts.now_ns())
+            # Not `event`: compiled, it counts as what the loop above ends with, however it ends.
+            parts.tracing.record_generation(call, trace, mailbox.taken, parts.now_ns())
