@@ -184,12 +184,14 @@ class Generation:
         self._drop()
         if self._closing is not None:
             raise self._closing
-        if self._told:
+        if self._told and not self.plan.whole:
             raise Unavailable(
                 f"worker {lane.session.identity.id} was lost after "
                 f"{counted(self.progress.tokens, 'token')} of the answer; what came before holds",
                 _BACK_MS,
             ) from error
+        self._told = False
+        self.progress.begin_again()
         self._tried.add(lane.session.number)
 
     def _send(self) -> None:
@@ -242,8 +244,9 @@ class Generation:
         if not left:
             if self._refusal is not None:
                 raise self._refusal
+            before = "its answer was whole" if self.plan.whole else "the first token"
             raise Unavailable(
-                "the worker was lost before the first token and no other decode worker "
+                f"the worker was lost before {before} and no other decode worker "
                 f"has model {self.model!r}",
                 _BACK_MS,
             )

@@ -21,7 +21,7 @@ class Plan:
     turn with other accounts than its own, by the accounts' `weights` and within `account_room` of
     their steps; its work is foreseen to take `work_price` times what its lengths say. It was
     planned on this level of the overload ladder; `cut` says that its answer was made shorter for
-    that.
+    that. A `whole` one may begin anew after a part of its answer.
     """
 
     id: int
@@ -44,6 +44,7 @@ class Plan:
     account_room: float = 1.0
     overload_level: int = 0
     cut: bool = False
+    whole: bool = False
 
     def output_limit(self, route: Route | None) -> int:
         """The most tokens of one answer: as asked, else what the route leaves; 0 without either."""

@@ -38,6 +38,11 @@ class Progress:
     unfinished: Cost | None = None
     provenance: Provenance | None = None
 
+    def begin_again(self) -> None:
+        """What was made of the answer is lost; another worker makes it anew."""
+        self.tokens, self.first_token_ns, self.first_in_target = 0, 0, False
+        self.finish = ""
+
     def setting(self, route: Route) -> Setting:
         """Where it ran, by what was known when it was sent there."""
         return Setting(route.profile, self.threads, self.width, route.load.cached_tokens)

@@ -94,10 +94,14 @@ class GenerationAsk:
 
 
 class Caller(NamedTuple):
-    """What a transport knows of a call: seconds until its own deadline, and its trace context."""
+    """What a transport knows of a call: seconds until its own deadline, and its trace context.
+
+    `whole` callers see nothing of an answer before its end, so that another worker may begin anew.
+    """
 
     remaining_s: float | None = None
     traceparent: str = ""
+    whole: bool = False
 
 
 class PromptTokens(NamedTuple):
@@ -131,7 +135,10 @@ class GeneratedToken(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The generation holds a place on a worker. Comes again when another worker took over."""
+    """The generation holds a place on a worker.
+
+    Comes again when another worker took over, and makes void what was told before.
+    """
 
     prompt_tokens: int
     cached_tokens: int

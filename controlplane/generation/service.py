@@ -279,6 +279,7 @@ class Generations:
             trace=trace,
             overload_level=int(ladder.rung),
             cut=limits is not bounded,
+            whole=caller.whole,
         )
 
     def _hold(

@@ -120,6 +120,7 @@ class Writing:
 
     async def whole(self, answer: Answer) -> None:
         """Answer when everything is there; raises ControlPlaneError."""
+        self._caller = self._caller._replace(whole=True)
         choices = [Choice() for _ in range(len(self._asks) * self._answers)]
         provenance: Provenance | None = None
         async with aclosing(self._events()) as events:
@@ -130,6 +131,10 @@ class Writing:
                     choice.tokens.extend(told.logprobs)
                 elif isinstance(told, Finished):
                     choices[prompt * self._answers + told.index].finished = told
+                elif isinstance(told, Admitted):
+                    # Again, when another worker makes the answers of a lost one anew.
+                    for index in range(self._answers):
+                        choices[prompt * self._answers + index] = Choice()
                 else:
                     provenance = told.provenance
                     self._count(told)

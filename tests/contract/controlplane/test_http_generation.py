@@ -13,7 +13,6 @@ from controlplane.config import ClassConfig
 from tests.contract.controlplane.decode_worker import (
     WRITER,
     DecodeWorker,
-    dying,
     endless,
     full,
     silent,
@@ -279,26 +278,6 @@ async def test_refusals_of_the_worker_reach_the_client() -> None:
             assert limited.value.response.headers["retry-after-ms"] == "70"
         with pytest.raises(openai.RateLimitError):
             await sdk.completions.create(model=WRITER, prompt=["once", "upon"], stream=True)
-        await web.house.at_rest()
-
-
-async def test_a_worker_that_breaks_before_a_token_is_unavailable() -> None:
-    async with web_writers(DecodeWorker(script=dying)) as web, web.sdk() as sdk:
-        with pytest.raises(openai.InternalServerError) as gone:
-            await sdk.chat.completions.create(model=WRITER, messages=HELLO)
-        assert gone.value.status_code == 503
-
-
-async def test_a_worker_lost_in_the_middle_ends_the_stream_with_an_error() -> None:
-    worker = DecodeWorker(script=endless)
-    async with web_writers(worker) as web, web.sdk() as sdk:
-        stream = await sdk.chat.completions.create(model=WRITER, messages=HELLO, stream=True)
-        seen = [(await anext(stream)).choices[0].delta.content for _ in range(2)]
-        assert seen == ["once ", "upon "]
-        await web.house.kill(worker)
-        with pytest.raises(openai.APIError, match="was lost after 2 tokens") as lost:
-            await anext(stream)
-        assert lost.value.code == "unavailable"
         await web.house.at_rest()
 
 
