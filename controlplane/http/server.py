@@ -18,6 +18,10 @@ from starlette.types import ASGIApp
 from controlplane.http.accepting import Acceptor
 from controlplane.http.protocol import BoundedHeads, Bounds
 
+# What callers do is no event of ours, and a line each would let anybody fill the log.
+_OF_CALLERS = frozenset(
+    ("Invalid HTTP request received.", "ASGI callable returned without completing response.")
+)
 # Idle connections of clients with a pool live longer than those clients keep them.
 _KEEP_ALIVE_S = 65
 _BACKLOG = 1024
@@ -37,7 +41,9 @@ class HttpServer:
         self._listen = listen
         self._bounds = bounds
         # What it says at INFO is for a program of its own.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        log = logging.getLogger("uvicorn.error")
+        log.setLevel(logging.WARNING)
+        log.addFilter(_is_ours)
         config = uvicorn.Config(
             app,
             loop="none",
@@ -130,6 +136,10 @@ class _Embedded(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.getMessage() not in _OF_CALLERS
 
 
 def _bound(listen: str, unread_s: float) -> socket.socket:
