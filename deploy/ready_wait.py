@@ -48,19 +48,21 @@ class ReadyWait:
         deadline = time.monotonic() + timeout_s
         while True:
             wanted = len(self.members.names(decode=False)) if workers is None else workers
+            # Without encoder workers nobody is there to load their models.
+            models = self.models.all if wanted else self.models.generators
             status = self._look()
-            if status is not None and self._serve(status, wanted, self.models.all):
+            if status is not None and self._serve(status, wanted, models):
                 return status, {}
             self._raise_for_dead()
             readiness = self._readiness(status, wanted)
             failed = readiness.failed
-            rest = self.models.all - failed.keys()
+            rest = models - failed.keys()
             if failed and not (partial and rest):
                 raise ClusterError(failures(failed))
             if status is not None and failed and self._serve(status, wanted, rest):
                 return status, failed
             if time.monotonic() >= deadline:
-                found = describe(status, wanted)
+                found = describe(status, wanted + len(self.members.names(decode=True)))
                 raise ClusterError(
                     f"not ready after {timeout_s:.0f} s: {found}\n{self.members.tails()}"
                 )

@@ -150,6 +150,11 @@ def up(
             f"no models in {settings.repository}",
             "orchid models build (or --small, or --language-model) makes one",
         )
+    if not budget.encoders and not (served.generators and budget.decode_threads):
+        fail(
+            f"no worker is asked for that serves a model of {settings.repository}",
+            "--workers starts encoder workers, --decode-threads a decode worker",
+        )
     try:
         metrics, exact = _metrics(metrics_listen, no_metrics, config)
         plan_of_page = _page_plan(page, config)
