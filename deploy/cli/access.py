@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ from deploy.access import CA, CERTIFICATE, KEY, SERVER_NAME, TOKEN
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTIONS: dict[str, tuple[str, str, str]] = {
     "tls_ca": (
         CA,
@@ -29,6 +31,16 @@ _OPTIONS: dict[str, tuple[str, str, str]] = {
     ),
     "token": (TOKEN, "--token", "Bearer token that says who calls; better in the variable."),
 }
+
+
+def check_utf8(**named: object) -> None:
+    """BadParameter, with its name, for a text that the terminal gave in another encoding."""
+    for name, value in named.items():
+        shown = name.replace("_", "-")
+        several = enumerate(value, 1) if isinstance(value, list) else ()
+        for label, text in ((shown, value), *((f"{shown} {n}", each) for n, each in several)):
+            if isinstance(text, str) and _SURROGATE.search(text):
+                raise typer.BadParameter(f"{label} is not UTF-8")
 
 
 def reaching(command: F) -> F:
@@ -47,6 +59,7 @@ def reaching(command: F) -> F:
         from deploy.access import AccessError
         from deploy.cli.output import fail
 
+        check_utf8(**named)
         for name, (variable, _, _) in _OPTIONS.items():
             if value := named.pop(name, ""):
                 os.environ[variable] = value

@@ -16,7 +16,6 @@ from deploy.cli.generate import (
     TopKOption,
     TopPOption,
     VariantOption,
-    check_utf8,
     explained,
     footer,
     say,
@@ -70,7 +69,6 @@ def chat(
     from deploy.cli.tracing import tell_trace, traced_calls
     from deploy.generation import GenerationQuestion, Generator
 
-    check_utf8("--system", system)
     question = GenerationQuestion(
         model=model,
         temperature=temperature,

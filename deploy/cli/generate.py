@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from deploy.cli.access import check_utf8
 from deploy.cli.output import (
     DEFAULT_STATE,
     MOST_COUNT,
@@ -112,10 +113,7 @@ def generate(
     from deploy.generation import GenerationError, GenerationQuestion, Generator, Turn
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    for name, value in (("the prompt", text), ("--system", system)):
-        check_utf8(name, value)
-    for value in stop or ():
-        check_utf8("--stop", value)
+    check_utf8(prompt=text)
     turns = [Turn("system", system)] if system else []
     if chat or system:
         turns.append(Turn("user", text))
@@ -163,12 +161,6 @@ def generate(
         tell(footer(answer))
         if trace:
             tell_trace(recorder.id)
-
-
-def check_utf8(name: str, text: str) -> None:
-    """BadParameter for text that the terminal gave in another encoding."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise typer.BadParameter(f"{name} is not UTF-8")
 
 
 def say(text: str) -> None:

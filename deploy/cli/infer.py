@@ -58,9 +58,6 @@ def infer(
     from deploy.ask import Question, ask
     from deploy.cli.tracing import tell_trace, traced
 
-    for number, text in enumerate(texts, 1):
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise typer.BadParameter(f"text {number} is not UTF-8")
     question = Question(
         model=model,
         deadline_ms=deadline_ms,

@@ -47,9 +47,29 @@ def test_a_state_directory_without_a_cluster(tmp_path: Path, command: tuple[str,
     assert (code, f"no cluster runs from {tmp_path}" in output) == (1, True)
 
 
-def test_a_text_that_is_not_utf8() -> None:
-    code, output = run("infer", "tiny", "good", "\udcff\udcfe")
-    assert (code, "text 2 is not UTF-8" in output) == (2, True)
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("infer", "tiny", "good", "\udcff\udcfe"), "texts 2"),
+        (("infer", "\udcff", "good"), "model"),
+        (("generate", "tiny", "\udcff"), "prompt"),
+        (("generate", "\udcff", "good"), "model"),
+        (("generate", "tiny", "good", "--stop", "a", "--stop", "\udcff"), "stop 2"),
+        (("generate", "tiny", "good", "--class", "\udcff"), "request-class"),
+        (("chat", "tiny", "--system", "\udcff"), "system"),
+        (("status", "--address", "\udcff"), "address"),
+        (("models", "load", "\udcff"), "name"),
+    ],
+)
+def test_what_is_not_utf8_is_named(command: tuple[str, ...], named: str) -> None:
+    code, output = run(*command)
+    assert (code, f"{named} is not UTF-8" in output) == (2, True), output
+
+
+def test_a_cluster_of_nobody(tmp_path: Path, repository: Path) -> None:
+    given = ("--repository", repository, "--state", tmp_path / "state")
+    code, output = run("up", "--workers", 0, *given)
+    assert (code, "no worker is asked for that serves a model" in output) == (1, True), output
 
 
 def test_a_rate_that_is_no_number(repository: Path) -> None:

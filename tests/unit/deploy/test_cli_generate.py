@@ -208,7 +208,7 @@ def test_without_a_server_the_remedy_is_to_start_one() -> None:
 
 def test_a_prompt_that_is_not_utf8(server: Server) -> None:
     result = server.run("generate", "m", "\udcff")
-    assert result.exit_code == 2 and "the prompt is not UTF-8" in result.stderr
+    assert result.exit_code == 2 and "prompt is not UTF-8" in result.stderr
     assert server.asked == []
 
 
