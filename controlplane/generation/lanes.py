@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 # A report that comes this soon after a prompt was sent may have left before it arrived.
 _IN_TRANSIT_NS = 10_000_000
+# A worker that drained has answered everything when it leaves; its last words are on their way.
+LAST_WORDS_S = 2.0
 
 
 class Guest(Protocol):
@@ -149,13 +151,18 @@ class Lanes:
             self._look_later()
 
     def detach(self, session: WorkerSession) -> None:
-        """The worker is gone, and what it held with it."""
+        """The worker is gone, and what it held with it.
+
+        One that left in good order, when it had drained, is heard to its end for a moment.
+        """
         lane = self._lanes.pop(session.number, None)
         if lane is None:
             return
         session.state = WorkerState.LOST
-        for guest in tuple(lane.guests.values()):
-            guest.abandon()
+        if session.load.draining and lane.guests:
+            self._loop.call_later(LAST_WORDS_S, _abandon, lane)
+        else:
+            _abandon(lane)
 
     def heard(self, session: WorkerSession) -> None:
         """A message came from the worker; the registry has its load."""
@@ -235,3 +242,8 @@ class Lanes:
 
     def _look_later(self) -> None:
         self._watch = self._loop.call_later(self._report_interval_ms / 1000, self._look)
+
+
+def _abandon(lane: Lane) -> None:
+    for guest in tuple(lane.guests.values()):
+        guest.abandon()

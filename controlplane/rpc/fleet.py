@@ -11,6 +11,7 @@ import grpc
 from controlplane.config import ControlPlaneConfig
 from controlplane.dispatcher import Dispatcher
 from controlplane.errors import Forbidden, InvalidRequest, Unauthenticated
+from controlplane.generation.lanes import LAST_WORDS_S
 from controlplane.generation.service import Generations
 from controlplane.registry import Registry, WorkerLoad, WorkerSession
 from controlplane.rpc.describing import Describer
@@ -123,7 +124,7 @@ class FleetServicer:
             for end in ends:
                 if isinstance(end, Exception) and end not in refusals:
                     log_fault(end)
-            await link.client.close()
+            await link.client.close(LAST_WORDS_S if link.session.load.draining else None)
         if refusals:
             # It is no member any more, and is told why.
             raise refusals[0]

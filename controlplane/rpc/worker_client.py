@@ -192,9 +192,9 @@ class WorkerClient:
         """Take a model off the worker."""
         await self._stub.Unload(worker_pb2.UnloadRequest(model=model))
 
-    async def close(self) -> None:
-        """End the connection."""
-        await self._channel.close()
+    async def close(self, grace_s: float | None = None) -> None:
+        """End the connection, at once or when its calls have ended, for which they have a grace."""
+        await self._channel.close(grace_s)
 
     def _take(self, response: worker_pb2.ExecuteResponse) -> None:
         """One message of the worker: first what callers wait for."""

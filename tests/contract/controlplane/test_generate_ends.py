@@ -15,6 +15,7 @@ from protos.orchid.v1 import common_pb2, inference_pb2, worker_pb2
 from tests.contract.controlplane.decode_worker import (
     WRITER,
     DecodeWorker,
+    Writers,
     admitted,
     ask,
     delta,
@@ -47,6 +48,53 @@ async def test_a_cancel_ends_the_workers_call_at_once() -> None:
         await until(lambda: worker.open == 0, "the worker's call has ended")
         await house.at_rest()
         assert dict((await house.status()).generators[0].outcomes) == {"cancelled": 1}
+
+
+async def _leave_drained(house: Writers, worker: DecodeWorker) -> None:
+    """The worker says that it drains, and leaves."""
+    session = house.registry.session_of(worker.name)
+    assert session is not None
+    await house.memberships[worker.name].report(worker_pb2.WorkerLoad(draining=True))
+    await until(lambda: session.load.draining, "the report is there")
+    await house.leave(worker)
+
+
+async def test_a_worker_that_leaves_when_it_has_drained_is_heard_to_its_end() -> None:
+    left = asyncio.Event()
+
+    async def late(worker: DecodeWorker, call: worker_pb2.GenerateCall, context: Any) -> None:
+        await context.write(admitted(call))
+        await context.write(delta("once ", 4))
+        await left.wait()
+        await context.write(delta("upon ", 5))
+        for event in ended(call, 2):
+            await context.write(event)
+
+    worker = DecodeWorker(script=late)
+    async with writers(worker) as house:
+        call = house.inference.Generate(ask())
+        for _ in range(2):
+            await call.read()
+        await _leave_drained(house, worker)
+        left.set()
+        events = await rest(call)
+        assert text_of(events) == "upon "
+        assert events[-1].completed.usage.generated_tokens == 2
+        await house.at_rest()
+
+
+async def test_a_drained_worker_that_leaves_and_says_nothing_more_is_lost() -> None:
+    worker = DecodeWorker(script=endless)
+    async with writers(worker) as house:
+        call = house.inference.Generate(ask())
+        for _ in range(3):
+            await call.read()
+        await _leave_drained(house, worker)
+        error, _ = await refusal(call)
+        assert error.code() is CODE.UNAVAILABLE
+        assert "was lost after 2 tokens" in str(error.details())
+        await until(lambda: worker.open == 0, "the worker's call has ended")
+        await house.at_rest()
 
 
 async def test_a_cancel_before_the_first_token_ends_the_workers_call() -> None:
