@@ -11,13 +11,14 @@ import asyncio
 import os
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tokenizers import Tokenizer
 
-from controlplane.errors import InvalidRequest, Refused, Unavailable
+from controlplane.bounded_pool import BoundedPool, Saturation
+from controlplane.errors import InvalidRequest, Unavailable
 from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import ModelInfo, Registry
 from controlplane.text_bounds import longest_token
@@ -25,16 +26,6 @@ from controlplane.text_bounds import longest_token
 INLINE_CHARACTERS = 512
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Saturation:
-    """Where the pool stands: texts waiting, texts being encoded, and what it may hold."""
-
-    queued: int
-    running: int
-    threads: int
-    capacity: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +64,13 @@ class Preprocessor:
         # The library's own thread pool would take cores that belong to the workers.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._registry = registry
-        self._threads = threads
-        self._capacity = threads + max_queued
-        self._now_ns = now_ns
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="orchid-tokenize")
-        self._held = 0
-        # Texts that were refused because the pool was full.
-        self.refused = 0
-        self._mean_ns = 1e6
+        self._pool = BoundedPool(
+            threads,
+            max_queued,
+            name="orchid-tokenize",
+            doing="texts are being tokenised",
+            now_ns=now_ns,
+        )
         self._tokenizers: dict[str, _Tokens] = {}
         self._plans: dict[str, tuple[ModelInfo, tuple[_Encoder, ...]]] = {}
 
@@ -90,7 +80,7 @@ class Preprocessor:
         Without it the first text builds them on the event loop: a third of a second each.
         """
         for sha256 in documents.keys() - self._tokenizers.keys():
-            work = self._pool.submit(_build, documents[sha256])
+            work = self._pool.beside(partial(_build, documents[sha256]))
             self._tokenizers[sha256] = await asyncio.wrap_future(work)
 
     async def tokenize(
@@ -107,7 +97,7 @@ class Preprocessor:
             return encoded
         encoders = self._plan(model)
         _check_characters(model, encoders, texts)
-        return _checked(model, encoders, await self._in_pool(lambda: _encode(encoders, texts)))
+        return _checked(model, encoders, await self._pool.run(lambda: _encode(encoders, texts)))
 
     def tokenize_now(
         self, model: ModelInfo, texts: Sequence[str]
@@ -148,37 +138,20 @@ class Preprocessor:
         """
         if characters <= INLINE_CHARACTERS:
             return job()
-        return await self._in_pool(job)
+        return await self._pool.run(job)
 
     def saturation(self) -> Saturation:
         """How full the pool is now."""
-        running = min(self._held, self._threads)
-        return Saturation(self._held - running, running, self._threads, self._capacity)
+        return self._pool.saturation()
+
+    @property
+    def refused(self) -> int:
+        """Texts that were refused because the pool was full."""
+        return self._pool.refused
 
     def close(self) -> None:
         """Give the threads back; texts that still wait for one are dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _in_pool(self, job: Callable[[], T]) -> T:
-        if self._held >= self._capacity:
-            self.refused += 1
-            wait_ns = self._mean_ns * self._held / self._threads
-            raise Refused(
-                f"{self._held} texts are being tokenised or wait for it; the bound is reached",
-                retry_after_ms=max(1, round(wait_ns / 1e6)),
-            )
-        self._held += 1
-        started_ns = self._now_ns()
-        # Released by the thread's own end, so a caller that goes away frees nothing early.
-        future = self._pool.submit(job)
-        loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._release, started_ns))
-        return await asyncio.wrap_future(future)
-
-    def _release(self, started_ns: int) -> None:
-        elapsed_ns = (self._now_ns() - started_ns) * self._threads / max(self._held, self._threads)
-        self._mean_ns += 0.1 * (elapsed_ns - self._mean_ns)
-        self._held -= 1
+        self._pool.close()
 
     def _plan(self, model: ModelInfo) -> tuple[_Encoder, ...]:
         known = self._plans.get(model.name)

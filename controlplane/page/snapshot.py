@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from controlplane.bounded_pool import Saturation
 from controlplane.deployed import ModelInfo
 from controlplane.deployment import deployment_of
 from controlplane.dispatcher import Dispatcher
@@ -41,7 +42,6 @@ from controlplane.page.roster import GoneWorker, Roster
 from controlplane.page.slow import slow_rows
 from controlplane.policy.decode import DecodeLoad
 from controlplane.policy.pool import Pool
-from controlplane.preprocess import Saturation
 from controlplane.registry import Registry, WorkerSession, WorkerState
 from controlplane.telemetry.timeline import RequestTimeline
 from controlplane.views import (

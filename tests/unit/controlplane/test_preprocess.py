@@ -108,12 +108,9 @@ async def test_a_full_pool_refuses_and_shows_it(
 ) -> None:
     gate = threading.Event()
     info = two_tokenizers(limits=(10_000, 10_000))
-    real = preprocessor._pool.submit
-    monkeypatch.setattr(
-        preprocessor._pool,
-        "submit",
-        lambda work, *arguments: real(lambda: (gate.wait(10), work(*arguments))[1]),
-    )
+    threads = preprocessor._pool._pool
+    real = threads.submit
+    monkeypatch.setattr(threads, "submit", lambda work: real(lambda: (gate.wait(10), work())[1]))
     waiting = [asyncio.create_task(preprocessor.tokenize(info, [LONG])) for _ in range(2)]
     await asyncio.sleep(0)
     held = preprocessor.saturation()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from controlplane.bounded_pool import Saturation
 from controlplane.config import QueueConfig
 from controlplane.deployed import MemoryLine, WorkerMemory
 from controlplane.errors import Refused
@@ -15,7 +16,7 @@ from controlplane.generation.service import Generations
 from controlplane.page.snapshot import Sources, arena_map
 from controlplane.page.view import HouseView
 from controlplane.policy.decode import DecodeLoad
-from controlplane.preprocess import Preprocessor, Saturation
+from controlplane.preprocess import Preprocessor
 from controlplane.registry import WorkerLoad
 from controlplane.telemetry.timeline import RequestTimeline
 from tests.unit.controlplane.fake_fleet import House
