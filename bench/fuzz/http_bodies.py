@@ -11,8 +11,9 @@ from controlplane.errors import ControlPlaneError
 from controlplane.generation.checks import check_ask
 from controlplane.http.calls import Call, Settings
 from controlplane.http.embeddings import Embeddings
-from controlplane.http.fields import ChatBody, CompletionBody, EmbeddingsBody, Reader
-from controlplane.http.oip_request import HEADER_LENGTH, InferReader
+from controlplane.http.fields import ChatBody, CompletionBody, Reader
+from controlplane.http.large_bodies import LargeBodies
+from controlplane.http.oip_request import HEADER_LENGTH, InferReader, asked, json_bytes
 from controlplane.http.problems import INTERNAL, problem_of
 from controlplane.http.prompts import chat_ask, completion_asks
 
@@ -43,8 +44,9 @@ class Bodies:
             new_id=lambda: "id",
         )
         self._chat, self._completion = Reader(ChatBody), Reader(CompletionBody)
-        self._embedding = Reader(EmbeddingsBody)
-        self._embeddings = Embeddings(here.config, here.intake, here.catalogue)
+        self._embeddings = Embeddings(
+            here.config, here.intake, here.catalogue, LargeBodies(lambda: _NOW)
+        )
         self._infer = InferReader()
 
     def chat(self, data: bytes) -> None:
@@ -63,9 +65,9 @@ class Bodies:
     def embedding(self, data: bytes) -> None:
         """POST /v1/embeddings."""
         with _told():
-            body = self._embedding.read(data)
+            body, content = self._embeddings.read(data)
             view = self._here.catalogue.view("vectors")
-            ask = self._embeddings.ask(self._call(data), body, view)
+            ask = self._embeddings.ask(self._call(data), body, content, view)
             self._here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, None)
 
     def infer(self, data: bytes) -> None:
@@ -75,7 +77,8 @@ class Bodies:
         size = data.rfind(b"}") + 1
         call = self._call(data, size if size < len(data) else 0)
         with _told():
-            ask, _ = self._infer.read(call, data, self._here.catalogue.view(model))
+            body, tensors = self._infer.read(data, json_bytes(call, data))
+            ask, _ = asked(call, body, tensors, self._here.catalogue.view(model))
             self._here.intake.request_now(ask, _NOW, _NOW + 1_000_000_000, None)
 
     def _writer(self) -> Any:

@@ -13,6 +13,7 @@ from controlplane.http.chat import Chat
 from controlplane.http.completions import Completions
 from controlplane.http.embeddings import Embeddings
 from controlplane.http.generation import Generating
+from controlplane.http.large_bodies import LargeBodies
 from controlplane.http.models import Models
 from controlplane.http.oip import Inference
 from controlplane.http.oip_models import InferenceModels
@@ -58,14 +59,15 @@ class HttpDoor:
             guard=behind.security.guard,
             telemetry=behind.intake.telemetry,
         )
+        self._bodies = LargeBodies(behind.now_ns)
         self._models = Models(behind.catalogue, behind.registry, settings.wall_s())
         handlers = Handlers(
             models=self._models,
-            embeddings=Embeddings(config, behind.intake, behind.catalogue),
+            embeddings=Embeddings(config, behind.intake, behind.catalogue, self._bodies),
             completions=Completions(config, behind.generating, behind.catalogue),
             chat=Chat(config, behind.generating, behind.catalogue),
             tokens=Tokens(behind.generating, behind.catalogue),
-            inference=Inference(behind.intake, behind.catalogue),
+            inference=Inference(behind.intake, behind.catalogue, self._bodies),
             served=InferenceModels(
                 behind.catalogue,
                 behind.registry,
@@ -90,3 +92,4 @@ class HttpDoor:
         """Refuse new connections, let calls end for up to `grace_s`, then cancel them."""
         self._models.drain()
         await self._server.stop(grace_s)
+        self._bodies.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from array import array
+from dataclasses import replace
 
 import numpy as np
 from pydantic_core import to_json
@@ -14,6 +15,7 @@ from controlplane.http.asks import class_of, deadline_of, find, provenance_heade
 from controlplane.http.calls import Answer as Sent
 from controlplane.http.calls import Call
 from controlplane.http.fields import EmbeddingsBody, Reader, content_list
+from controlplane.http.large_bodies import LargeBodies
 from controlplane.http.problems import InvalidField
 from controlplane.policy.records import Answer, TensorValue
 from controlplane.rpc.asks import LIMITS, Ask, TokenRows, check_texts, token_ask
@@ -25,12 +27,22 @@ from controlplane.wording import listed, shown
 EMBEDDING = "embedding"
 _FORMATS = ("float", "base64")
 
+# Texts, or token ids.
+Content = tuple[str, ...] | TokenRows
+
 
 class Embeddings:
     """Turns texts and token ids into vectors."""
 
-    def __init__(self, config: ControlPlaneConfig, intake: Intake, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        config: ControlPlaneConfig,
+        intake: Intake,
+        catalogue: Catalogue,
+        bodies: LargeBodies,
+    ) -> None:
         self._config = config
+        self._bodies = bodies
         self._intake = intake
         self._catalogue = catalogue
         self._reader = Reader(EmbeddingsBody)
@@ -38,10 +50,10 @@ class Embeddings:
     async def create(self, call: Call, raw: bytes, sent: Sent) -> None:
         """Answer one call; raises ControlPlaneError."""
         at_ns = call.now_ns
-        body: EmbeddingsBody = self._reader.read(raw)
+        body, content = await self._bodies.read(len(raw), lambda: self.read(raw))
         view = find(self._catalogue, body.model)
         try:
-            ask = self.ask(call, body, view)
+            ask = self.ask(call, body, content, view)
             answer = await self._intake.answer(ask, at_ns, call)
             answered_ns = call.now_ns
             document = write(answer, view, packed=body.encoding_format == "base64")
@@ -51,7 +63,19 @@ class Embeddings:
             raise
         view.counters.succeeded(answer.outcome, call.now_ns - answered_ns)
 
-    def ask(self, call: Call, body: EmbeddingsBody, view: ModelView) -> Ask:
+    def read(self, raw: bytes) -> tuple[EmbeddingsBody, Content]:
+        """A body without its input, and that; raises InvalidRequest. Safe on any thread."""
+        body: EmbeddingsBody = self._reader.read(raw)
+        content = content_list("input", body.input, LIMITS.items)
+        body = replace(body, input=None)
+        if isinstance(content[0], str):
+            check_texts(content)
+            return body, content
+        lengths = tuple([len(row) for row in content])
+        ids = array("i", [each for row in content for each in row])
+        return body, TokenRows(ids.tobytes(), lengths, max(ids, default=-1))
+
+    def ask(self, call: Call, body: EmbeddingsBody, content: Content, view: ModelView) -> Ask:
         """What a body asks for; raises ControlPlaneError."""
         info = view.info
         if info.task != EMBEDDING:
@@ -74,14 +98,9 @@ class Embeddings:
             )
         klass = class_of(call, body, view)
         deadline = deadline_of(call, body, self._config.deadline_ms(klass.name, 0))
-        content = content_list("input", body.input, LIMITS.items)
-        if isinstance(content[0], str):
-            check_texts(content)
-            return Ask(view, klass, deadline, texts=content)
-        lengths = tuple([len(row) for row in content])
-        ids = array("i", [each for row in content for each in row])
-        rows = TokenRows(ids.tobytes(), lengths, max(ids, default=-1))
-        return token_ask(view, klass, deadline, tokenizer=view.tokenizer(""), rows=rows)
+        if isinstance(content, TokenRows):
+            return token_ask(view, klass, deadline, tokenizer=view.tokenizer(""), rows=content)
+        return Ask(view, klass, deadline, texts=content)
 
 
 def _dimensions(view: ModelView) -> int:

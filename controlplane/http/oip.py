@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from controlplane.http.calls import Answer, Call
+from controlplane.http.large_bodies import LargeBodies
 from controlplane.http.oip_answer import write
-from controlplane.http.oip_request import InferReader
+from controlplane.http.oip_request import InferReader, asked, json_bytes
 from controlplane.rpc.catalogue import Catalogue
 from controlplane.rpc.intake import Intake
 
@@ -12,9 +13,10 @@ from controlplane.rpc.intake import Intake
 class Inference:
     """Answers POST /v2/models/NAME/infer."""
 
-    def __init__(self, intake: Intake, catalogue: Catalogue) -> None:
+    def __init__(self, intake: Intake, catalogue: Catalogue, bodies: LargeBodies) -> None:
         self._intake = intake
         self._catalogue = catalogue
+        self._bodies = bodies
         self._reader = InferReader()
 
     async def infer(self, call: Call, raw: bytes, sent: Answer) -> None:
@@ -23,7 +25,9 @@ class Inference:
         names = call.path_params
         view = self._catalogue.view(names["model"], names.get("version", ""))
         try:
-            ask, form = self._reader.read(call, raw, view)
+            size = json_bytes(call, raw)
+            body, tensors = await self._bodies.read(size, lambda: self._reader.read(raw, size))
+            ask, form = asked(call, body, tensors, view)
             answer = await self._intake.answer(ask, at_ns, call)
             answered_ns = call.now_ns
             document, headers = write(answer, form)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from controlplane.http.calls import Call
 from controlplane.http.fields import Demands, Milliseconds, Name, Number, Reader
 from controlplane.http.oip_tensors import SHARED_MEMORY, InputTensor, read_tensors
 from controlplane.http.problems import InvalidField
+from controlplane.policy.records import TensorValue
 from controlplane.rpc.asks import LIMITS, Ask, explicit_deadline
 from controlplane.rpc.catalogue import ModelView
 from controlplane.rpc.oip_request import ask_of, split_names
@@ -94,16 +95,12 @@ class InferReader:
     def __init__(self) -> None:
         self._reader = Reader(InferBody)
 
-    def read(self, call: Call, raw: bytes, view: ModelView) -> tuple[Ask, Form]:
-        """The ask of a body and the form of its answer; raises ControlPlaneError."""
-        size = _json_bytes(call, raw)
+    def read(self, raw: bytes, size: int) -> tuple[InferBody, tuple[TensorValue, ...]]:
+        """The JSON in the first `size` bytes of a body without its inputs, and these as tensors.
+
+        Raises InvalidRequest. Safe on any thread.
+        """
         body: InferBody = self._reader.read(raw if size == len(raw) else raw[:size])
-        view.require_inputs()
-        parameters = body.parameters or InferParameters()
-        klass = class_of(
-            call, _demands(parameters), view, approximation=parameters.approximation is not False
-        )
-        deadline_ns = _deadline_ns(parameters)
         tensors, end = read_tensors(body.inputs, raw, size)
         if end != len(raw):
             raise InvalidField(
@@ -111,12 +108,25 @@ class InferReader:
                 f"{len(raw) - end} bytes at the body's end belong to no input; each says its own "
                 "in parameters.binary_data_size",
             )
-        form = _form(body, parameters, view)
-        return ask_of(view, klass, deadline_ns, tensors, parameters.tokenizer or ""), form
+        return replace(body, inputs=()), tensors
 
 
-def _json_bytes(call: Call, raw: bytes) -> int:
-    """How much of a body is JSON."""
+def asked(
+    call: Call, body: InferBody, tensors: tuple[TensorValue, ...], view: ModelView
+) -> tuple[Ask, Form]:
+    """What a body asks of a model, and the form of its answer; raises ControlPlaneError."""
+    view.require_inputs()
+    parameters = body.parameters or InferParameters()
+    klass = class_of(
+        call, _demands(parameters), view, approximation=parameters.approximation is not False
+    )
+    deadline_ns = _deadline_ns(parameters)
+    form = _form(body, parameters, view)
+    return ask_of(view, klass, deadline_ns, tensors, parameters.tokenizer or ""), form
+
+
+def json_bytes(call: Call, raw: bytes) -> int:
+    """How much of a body is JSON; raises InvalidField."""
     said = call.headers.get(HEADER_LENGTH)
     if said is None:
         return len(raw)
