@@ -19,12 +19,12 @@ from deploy.cluster import ClusterSpec, LocalCluster
 _READY_S = 120
 # As many are in flight while the capacity is measured: long ones still find their blocks.
 _WIDTHS = {STEADY: 8, OTHER: 4}
-_CAPACITY_S = 3.0
+_CAPACITY_S = 10.0
 _REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 # The arena, and no more blocks than it has of the default model.
 _ARENA_MIB, _BLOCKS = 96, 256
 # Tokens of prompts and answers.
-_KINDS = {STEADY: ((16, 48), (8, 24)), OTHER: ((160, 352), (16, 48))}
+KINDS = {STEADY: ((16, 48), (8, 24)), OTHER: ((160, 352), (16, 48))}
 
 
 class DecodeLane:
@@ -54,7 +54,7 @@ class DecodeLane:
                 door="controlplane",
                 tenant=tenant,
             )
-            for tenant, (prompts, answers) in _KINDS.items()
+            for tenant, (prompts, answers) in KINDS.items()
         }
         self.capacity = {
             tenant: run_generations(plan, start_at=soon).completed_per_s

@@ -37,6 +37,16 @@ def isolation(
     token_ms: TokenOption = 50.0,
     decoder: Annotated[str, typer.Option(help="Language model.")] = "smollm2-135m",
     repository: RepositoryOption = Path("models"),
+    simulated: Annotated[
+        bool,
+        typer.Option(
+            "--simulated", help="The decode lane's scheduler on a virtual clock; no cluster."
+        ),
+    ] = False,
+    step_ms: Annotated[
+        float,
+        typer.Option(min=1.0, help="Simulated: what rows and prompts take of a step at most."),
+    ] = 40.0,
     json: JsonOption = None,
 ) -> None:
     """Play a tenant inside its reservation alone, beside another, and beside the other's flood.
@@ -57,6 +67,11 @@ def isolation(
     if lane not in _LANES:
         fail(f"no lane {lane!r}", f"lanes: {', '.join(_LANES)}")
     decodes = lane == "decode"
+    if simulated:
+        if not decodes:
+            fail("only the decode lane is simulated here", "orchid bench tenants")
+        _simulated(rounds, seconds, reserved, used, times, step_ms, json)
+        return
     vocabulary = vocabulary_of(repository, decoder, "--decoder") if decodes else 0
     try:
         settings = IsolationSettings(
@@ -86,5 +101,23 @@ def isolation(
             )
     except (ClusterError, DriverError, FleetError, ValueError) as error:
         fail(str(error))
+    print_summary(report)
+    finish(report, json)
+
+
+def _simulated(
+    rounds: int,
+    seconds: float,
+    reserved: float,
+    used: float,
+    times: float,
+    step_ms: float,
+    json: Path | None,
+) -> None:
+    from bench.isolation.simulated import SimulatedIsolation, simulate_isolation
+
+    report = simulate_isolation(
+        SimulatedIsolation(rounds, seconds, reserved, used, times, step_ms=step_ms)
+    )
     print_summary(report)
     finish(report, json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.isolation.interval import ratio_interval
@@ -12,6 +12,7 @@ from bench.isolation.interval import ratio_interval
 _TIMES = st.lists(st.floats(1.0, 100.0), min_size=1, max_size=20)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(_TIMES, min_size=2, max_size=8), st.floats(0.5, 4.0))
 def test_what_all_took_longer_is_sure_whatever_the_rounds(
     rounds: list[list[float]], factor: float
