@@ -173,7 +173,8 @@ class SchedulingSettings:
     account. `prefix_cache` False computes every prompt. Of several accounts one may be
     `account_bound_ns` of step work ahead of another and still come first by its due time, and
     have that part of the blocks, `prefix_share`, in the prefix cache; `account_headroom` takes the
-    place of `headroom` then, and prompts of accounts take at most `account_step_ns` of a step.
+    place of `headroom` then. Prompts of accounts take of a step what those who decode leave of
+    `account_step_ns`, or a block's tokens if that is more.
     After `decode_turns` steps without a token of the prompts in the arena the next one has some of
     them.
     """

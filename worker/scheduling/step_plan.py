@@ -24,7 +24,8 @@ class Share(NamedTuple):
 class PlanLimits(NamedTuple):
     """Most sequences that decode and most prompt tokens in a step; see the settings.
 
-    `turn_ns` is the longest that prompts of accounts may take in a step.
+    `turn_ns` is the longest that a step of accounts may take beyond what an empty one does, as far
+    as it is prompts that make it longer.
     """
 
     width: int
@@ -69,8 +70,9 @@ def mix(
     beat = beat_of(decoding, cost, limits.headroom, ratio, now_ns)
     budget = chunk_budget(beat, cost.token_ns, limits.chunk_tokens)
     if prefilling[0].account_id:
-        # Whoever comes meanwhile waits for the step's end, whosever prompts are in it.
-        budget = min(budget, max(BLOCK_TOKENS, int(limits.turn_ns / cost.token_ns)))
+        # Whoever comes meanwhile waits for the step's end, whosever parts are in it.
+        left_ns = limits.turn_ns - (beat.step_ns - cost.rest_ns(0, 0))
+        budget = min(budget, max(BLOCK_TOKENS, int(left_ns / cost.token_ns)))
     if prompts_due:
         budget = max(budget, BLOCK_TOKENS)
     prefilling.sort(key=lambda s: (ranks[s.account_id] if ranks else 0.0, due_ns(s), s.order))
