@@ -6,7 +6,6 @@ which is driven as `controlplane.dispatcher` drives it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.sim.agenda import Agenda
 from bench.sim.answers import Answers
 from bench.sim.result import Effort, Ending, Endings, SimResult
 from bench.sim.second_looks import Kept, SecondLooks
@@ -49,7 +49,7 @@ def simulate(
 
 
 class World:
-    """One run. Events of one moment happen in the order in which they were foreseen."""
+    """One run; see `Agenda` for the order in which things happen."""
 
     def __init__(
         self,
@@ -68,8 +68,7 @@ class World:
         self._scheduler = scheduler_of(settings)
         self._second_look = self._scheduler.policy.second_look
         self._scheduler.set_pool(_MODEL, table)
-        self._events: list[tuple[int, int, Callable[[int], object]]] = []
-        self._sequence = 0
+        self._agenda = Agenda()
         self._workers = SimWorkers()
         for index in range(settings.workers):
             self._join(index, 0)
@@ -82,9 +81,6 @@ class World:
         self.looks: SecondLooks | None = None
         if answers is not None and workload.item is not None:
             self.looks = SecondLooks(self._scheduler, answers, workload.item.tolist())
-        # The armed timer, 0 for none, and the time that it was armed for.
-        self._timer = 0
-        self._wake_ns = 0
         self._crossed_idle = 0
         self._expired_executed = 0
         self._reported_busy = 0
@@ -92,20 +88,19 @@ class World:
     def run(self) -> SimResult:
         """Play to the end: until every request has ended and every worker is done."""
         for fault in self._settings.faults.losses:
-            self._at(int(fault.at_s * 1e9), self._losing(fault))
+            self._agenda.at(int(fault.at_s * 1e9), self._losing(fault))
         if len(self._workload):
-            self._at(_REPORT_NS, self._report)
+            self._agenda.at(_REPORT_NS, self._report)
         arrived: list[int] = self._workload.arrived_ns.tolist()
-        count, events, following, now = len(arrived), self._events, 0, 0
-        while following < count or self._flight or events:
-            if following < count and (not events or arrived[following] <= events[0][0]):
+        count, agenda, following, now = len(arrived), self._agenda, 0, 0
+        while following < count or self._flight or agenda:
+            if following < count and (not agenda or arrived[following] <= agenda.next_ns):
                 now = arrived[following]
                 self._arrive(following, now)
                 self._pump(now)
                 following += 1
-            elif events:
-                now, _, happen = heapq.heappop(events)
-                happen(now)
+            elif agenda:
+                now = agenda.step()
             else:
                 break
             if following == count and not self._flight and not self._busy():
@@ -169,7 +164,7 @@ class World:
             return
         self._requests[number] = request
         if self._second_look:
-            self._at(request.deadline_ns, lambda at: self._expire(number, at))
+            self._agenda.at(request.deadline_ns, lambda at: self._expire(number, at))
 
     def _expire(self, number: int, now: int) -> None:
         """The caller hears that its time is up; a run that goes on ends at its worker."""
@@ -198,7 +193,7 @@ class World:
                 shadow = looks.shadow(request, kept, flight, now)
                 if shadow is not None:
                     self._requests[shadow.id], self._flight[shadow.id] = shadow, None
-                    self._at(shadow.deadline_ns, partial(self._expire, shadow.id))
+                    self._agenda.at(shadow.deadline_ns, partial(self._expire, shadow.id))
         self._give(request, flight.table.numbers[flight.candidate.name], worth, second, now)
 
     def _give(
@@ -220,8 +215,10 @@ class World:
         looks.kept[request.id] = kept
         self._flight[request.id] = None
         give_up = first_by_ns(request) - self._settings.response_ns
-        self._at(until, lambda at: self._flight.get(request.id) or self._settle(request.id, at))
-        self._at(give_up, partial(self._settle, request.id))
+        self._agenda.at(
+            until, lambda at: self._flight.get(request.id) or self._settle(request.id, at)
+        )
+        self._agenda.at(give_up, partial(self._settle, request.id))
         return True
 
     def _settle(self, number: int, now: int) -> bool:
@@ -246,16 +243,8 @@ class World:
             else:
                 self._send(step, now)
         wake = scheduler.wake_ns()
-        if wake is not None and (self._timer == 0 or wake < self._wake_ns):
-            # The sequence number tells the armed timer from those it replaced.
-            self._wake_ns, self._timer = wake, self._sequence + 1
-            at = max(wake, now + self._settings.timer_ns)
-            self._at(at, partial(self._woken, self._timer))
-
-    def _woken(self, timer: int, now: int) -> None:
-        if timer == self._timer:
-            self._timer = 0
-            self._pump(now)
+        if wake is not None:
+            self._agenda.wake(wake, max(wake, now + self._settings.timer_ns), self._pump)
 
     def _send(self, flight: Flight, now: int) -> None:
         for request in flight.requests:
@@ -264,7 +253,7 @@ class World:
         pool = flight.pool
         self._crossed_idle += not flight.direct and pool.idle > 0
         worker = self._workers.of_number[flight.worker]
-        self._at(
+        self._agenda.at(
             now + self._settings.trip_ns // 2,
             lambda at: self._receive(worker, Job(flight, at), at),
         )
@@ -305,7 +294,7 @@ class World:
                 taken = min(taken, last - now)
             job.started_ns = now
             worker.running = job
-            self._at(now + taken, partial(self._ran, worker, job))
+            self._agenda.at(now + taken, partial(self._ran, worker, job))
             return
 
     def _ran(self, worker: SimWorker, job: Job, now: int) -> None:
@@ -337,7 +326,7 @@ class World:
                     self._answer(request, flight, at)
             self._pump(at)
 
-        self._at(now + self._settings.trip_ns // 2, arrive)
+        self._agenda.at(now + self._settings.trip_ns // 2, arrive)
 
     def _busy(self) -> bool:
         return self._scheduler.runs > 0
@@ -349,9 +338,9 @@ class World:
             worker = self._workers.lose(fault.worker, now)
             if worker is None:
                 return
-            self._at(now + int(fault.detect_s * 1e9), lambda at: self._detected(worker, at))
+            self._agenda.at(now + int(fault.detect_s * 1e9), lambda at: self._detected(worker, at))
             if fault.back_s:
-                self._at(int(fault.back_s * 1e9), lambda at: self._rejoin(worker.index, at))
+                self._agenda.at(int(fault.back_s * 1e9), lambda at: self._rejoin(worker.index, at))
 
         return lose
 
@@ -384,13 +373,9 @@ class World:
         percent = 100.0 * min(1.0, own + self._settings.neighbours)
         self._scheduler.host_cpu(percent, now)
         if self._busy() or now < int(self._workload.arrived_ns[-1]):
-            self._at(now + _REPORT_NS, self._report)
+            self._agenda.at(now + _REPORT_NS, self._report)
 
-    # --- clock and figures ----------------------------------------------------------
-
-    def _at(self, time_ns: int, happen: Callable[[int], object]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._events, (time_ns, self._sequence, happen))
+    # --- figures --------------------------------------------------------------------
 
     def _reduce(self, now: int) -> SimResult:
         workers = self._workers.all()
