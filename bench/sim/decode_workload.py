@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,11 +58,15 @@ def targets_for(cost: StepCost, sizes: GenerationSizes, width: int = 8) -> Token
 
 @dataclass(frozen=True, slots=True)
 class GenerationLoad:
-    """One row a generation: arrival in ns, tokens of prompt and answer."""
+    """One row a generation: arrival in ns, tokens of prompt and answer.
+
+    `who` numbers whose it is (None: everybody's).
+    """
 
     arrived_ns: NDArray[np.int64]
     prompt: NDArray[np.int64]
     answer: NDArray[np.int64]
+    who: NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         return len(self.arrived_ns)
@@ -80,6 +85,19 @@ def draw_backlog(
 ) -> GenerationLoad:
     """So many generations that are all there at the start."""
     return _sized(generator, np.zeros(count, np.int64), sizes)
+
+
+def together(loads: Sequence[GenerationLoad]) -> GenerationLoad:
+    """Several loads at once, each somebody's; in order of arrival."""
+    arrived = np.concatenate([load.arrived_ns for load in loads])
+    order = np.argsort(arrived, kind="stable")
+    sizes = [len(load) for load in loads]
+    return GenerationLoad(
+        arrived[order],
+        np.concatenate([load.prompt for load in loads])[order],
+        np.concatenate([load.answer for load in loads])[order],
+        np.repeat(np.arange(len(loads), dtype=np.int16), sizes)[order],
+    )
 
 
 def _sized(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from bench.sim.decode_workload import GenerationLoad, TokenTargets
+from controlplane.generation.prices import GenerationPrices
+from controlplane.policy.records import RequestClass
 from worker.scheduling.cost import StepCost, load_of
 from worker.scheduling.policies import SchedulingPolicy
 from worker.scheduling.records import (
@@ -22,6 +24,19 @@ from worker.scheduling.records import (
 )
 from worker.scheduling.scheduler import DecodeScheduler
 
+_MODEL: Final = "m"
+
+
+class Party(NamedTuple):
+    """Whose generations are played: the tenant, the account on the worker and its weight, and what
+    part of its limit an answer takes.
+    """
+
+    tenant: str = ""
+    answer_share: float = 1.0
+    account: str = ""
+    weight: float = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeSimSettings:
@@ -29,7 +44,8 @@ class DecodeSimSettings:
 
     `sigma` is the spread of lognormal noise of mean 1 on each step. `believed` is the profile
     that the scheduler begins with, None the true one. `answer_share` is what part of its limit
-    an answer takes: the scheduler is told the limit only.
+    an answer takes: the scheduler is told the limit only. Where a load says whose generations are
+    whose, `parties` are they; with `prices` the control plane's prices of cohorts come with them.
     """
 
     scheduling: SchedulingSettings
@@ -37,6 +53,8 @@ class DecodeSimSettings:
     sigma: float = 0.05
     believed: StepCost | None = None
     answer_share: float = 1.0
+    parties: tuple[Party, ...] = ()
+    prices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +89,12 @@ class DecodeSimResult:
         return {k: None if v != v else v for k, v in asdict(self).items()}
 
 
-class _Engine:
-    """One run: the scheduler's loop with a clock that jumps."""
+class DecodeWorld:
+    """One run: the scheduler's loop with a clock that jumps.
+
+    `records` are those of the generations that were answered, by their number in the load;
+    `prices` is None where nobody has any.
+    """
 
     def __init__(
         self,
@@ -88,7 +110,8 @@ class _Engine:
         self._targets = targets
         self._cost = cost
         self._sigma = settings.sigma
-        self._share = settings.answer_share
+        self._parties = settings.parties or (Party(answer_share=settings.answer_share),)
+        self.prices = GenerationPrices() if settings.prices else None
         self._generator = generator
         self._next = 0
         self.now_ns = 0
@@ -117,20 +140,37 @@ class _Engine:
         while self._next < len(self._load) and arrived[self._next] <= until_ns:
             number = self._next
             self._next += 1
-            answer = int(self._load.answer[number])
-            arrival = Arrival(
-                sequence_id=number,
-                tenant="",
-                prompt=tuple(range(number << 16, (number << 16) + int(self._load.prompt[number]))),
-                max_new_tokens=max(1, round(answer / self._share)),
-                arrived_ns=int(arrived[number]),
-                first_token_target_ns=self._targets.first_token_ns,
-                token_target_ns=self._targets.token_ns,
-            )
+            arrival = self._arrival(number)
             try:
-                self.scheduler.submit(arrival, int(arrived[number]))
+                self.scheduler.submit(arrival, arrival.arrived_ns)
             except Refused:
                 self.refused += 1
+
+    def _arrival(self, number: int) -> Arrival:
+        load, party = self._load, self._party(number)
+        prompt, arrived = int(load.prompt[number]), int(load.arrived_ns[number])
+        price = 1.0
+        if self.prices is not None:
+            price = self.prices.price(_MODEL, RequestClass(tenant=party.tenant), prompt, arrived)
+        return Arrival(
+            sequence_id=number,
+            tenant=party.tenant,
+            prompt=tuple(range(number << 16, (number << 16) + prompt)),
+            max_new_tokens=self._limit(number),
+            arrived_ns=arrived,
+            first_token_target_ns=self._targets.first_token_ns,
+            token_target_ns=self._targets.token_ns,
+            account=party.account,
+            account_weight=party.weight,
+            work_price=price,
+        )
+
+    def _party(self, number: int) -> Party:
+        who = self._load.who
+        return self._parties[0 if who is None else int(who[number])]
+
+    def _limit(self, number: int) -> int:
+        return max(1, round(int(self._load.answer[number]) / self._party(number).answer_share))
 
     def _execute(self, step: Step) -> None:
         load = load_of(step.parts)
@@ -143,22 +183,28 @@ class _Engine:
         self.busy_ns += took
         tokens = {part.sequence_id: 0 for part in step.parts if part.wants_logits}
         self._note(self.scheduler.completed(step, tokens, self.now_ns, took))
-        if self._share < 1.0:
-            for number in tokens:
-                if number in self.records:
-                    continue
+        for number in tokens:
+            if number not in self.records:
                 done = self.scheduler.record(number).generated_tokens
                 if done >= self._load.answer[number]:
                     record = self.scheduler.finish(number)
                     assert record is not None
-                    self.records[number] = record
+                    self._answered(number, record)
 
     def _note(self, ended: tuple[Ended, ...]) -> None:
         for end in ended:
             if end.reason == Reason.LENGTH:
-                self.records[end.sequence_id] = end.record
+                self._answered(end.sequence_id, end.record)
             else:
                 self.shed += 1
+
+    def _answered(self, number: int, record: SequenceRecord) -> None:
+        self.records[number] = record
+        if self.prices is not None:
+            klass = RequestClass(tenant=self._party(number).tenant)
+            prompt, limit = record.prompt_tokens, self._limit(number)
+            generated = record.generated_tokens
+            self.prices.observe(_MODEL, klass, prompt, limit, generated, self.now_ns)
 
 
 def simulate(
@@ -169,12 +215,14 @@ def simulate(
     generator: np.random.Generator,
 ) -> DecodeSimResult:
     """One policy on one load; the generator draws the noise of the steps."""
-    engine = _Engine(load, targets, policy, settings, generator)
+    engine = DecodeWorld(load, targets, policy, settings, generator)
     engine.run()
     return _reduce(policy.name, engine, len(load), targets)
 
 
-def _reduce(policy: str, engine: _Engine, offered: int, targets: TokenTargets) -> DecodeSimResult:
+def _reduce(
+    policy: str, engine: DecodeWorld, offered: int, targets: TokenTargets
+) -> DecodeSimResult:
     records = engine.records
     first = np.array([r.first_token_ns for r in records.values()])
     gaps = np.array([r.mean_gap_ns for r in records.values()])

@@ -19,7 +19,7 @@ class Plan:
     `trace` is what records it; without one `traceparent` is passed on as the caller sent it.
     Workers let it share cached prefixes with others of its `prefix_scope` only, and serve it in
     turn with other accounts than its own, by the accounts' `weights` and within `account_room` of
-    their steps; its work is foreseen to take `work_price` times what its lengths say. It was
+    their steps; its answers are foreseen to be `work_price` times as long as such are. It was
     planned on this level of the overload ladder; `cut` says that its answer was made shorter for
     that. A `whole` one may begin anew after a part of its answer.
     """

@@ -1,20 +1,20 @@
-"""Prices of cohorts of generations: whose answers take more than is foreseen for everybody."""
+"""Prices of cohorts of generations: whose answers become longer than is foreseen for everybody."""
 
 from __future__ import annotations
 
 from controlplane.generation.plan import Plan
 from controlplane.generation.progress import Progress
 from controlplane.policy.cohorts import Cohort, CohortPrice, Cohorts
-from controlplane.policy.decode_cost import whole_cost
 from controlplane.policy.records import RequestClass
 from controlplane.records.estimates import FadingMeans
 
 
 class GenerationPrices:
-    """What generations of a tenant, class and prompt size take over what is foreseen, by model.
+    """How long answers of a tenant, class and prompt size are over what is foreseen, by model.
 
-    Foreseen is what the profile says of a prompt and an answer that is as far from its longest
-    length as those of everybody were lately. Lives on the event loop.
+    Foreseen is an answer that is as far from its longest length as those of everybody were lately.
+    What a token takes is the worker's to learn: no tenant makes one dearer. Lives on the event
+    loop.
     """
 
     def __init__(self) -> None:
@@ -22,30 +22,37 @@ class GenerationPrices:
         self._written = FadingMeans()
 
     def price(self, model: str, klass: RequestClass, prompt_tokens: int, now_ns: int) -> float:
-        """What the work foreseen for one is multiplied by, at least 1."""
+        """What the length foreseen for its answers is multiplied by, at least 1."""
         cohorts = self._cohorts.get(model)
         if cohorts is None or not cohorts.raised:
             return 1.0
         return cohorts.price_of(_cohort(klass, prompt_tokens), now_ns)
 
     def learn(self, plan: Plan, progress: Progress, now_ns: int) -> None:
-        """A generation ended well: its worker says what it took."""
+        """A generation ended well: its worker says how long its answers are."""
         usage, route = progress.usage, progress.route
         if usage is None or route is None:
             return
+        limit = plan.output_limit(route) * plan.ask.limits.n
         model, prompt = plan.model.name, len(plan.prompt)
-        limit, answers = plan.output_limit(route), plan.ask.limits.n
+        self.observe(model, plan.klass, prompt, limit, usage.generated_tokens, now_ns)
+
+    def observe(
+        self,
+        model: str,
+        klass: RequestClass,
+        prompt_tokens: int,
+        limit: int,
+        generated: int,
+        now_ns: int,
+    ) -> None:
+        """The same in tokens: at most `limit` might have come of all its answers."""
         key = (model,)
-        part = usage.generated_tokens / max(1, limit * answers)
+        part = generated / max(1, limit)
         foreseen = self._written.mean(key, part) * limit
         self._written.observe(key, part)
-        # What was cached is nobody's error.
-        computed = max(1, prompt - usage.cached_tokens)
-        cost = whole_cost(progress.setting(route), computed, foreseen, answers)
         cohorts = self._cohorts.setdefault(model, Cohorts())
-        took_ns = usage.prefill_cpu_ns + usage.decode_cpu_ns
-        base_ns = cost.prefill_ns + cost.decode_ns
-        cohorts.observe(_cohort(plan.klass, prompt), base_ns, took_ns, now_ns)
+        cohorts.observe(_cohort(klass, prompt_tokens), foreseen, generated, now_ns)
 
     def prices(self, model: str, now_ns: int) -> list[CohortPrice]:
         """The cohorts of a model whose price is above 1, the dearest first."""

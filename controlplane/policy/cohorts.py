@@ -130,12 +130,15 @@ class Cohorts:
         """The same for whatever is predicted otherwise than requests are."""
         return self._price(self._kept.get(cohort), now_ns)
 
-    def observe(self, cohort: Cohort, base_ns: float, measured_ns: int, now_ns: int) -> None:
-        """Something of one cohort took `measured_ns`; `base_ns` is predicted, without its price."""
+    def observe(self, cohort: Cohort, base: float, measured: float, now_ns: int) -> None:
+        """Something of one cohort took `measured`, in whatever unit `base` was predicted in.
+
+        That is without its price.
+        """
         kept = self._find(cohort, now_ns)
-        expected = kept.factor * base_ns
+        expected = kept.factor * base
         if expected > 0.0:
-            kept.move(kept.factor * _bounded(measured_ns / expected - 1.0))
+            kept.move(kept.factor * _bounded(measured / expected - 1.0))
             self._learnt(now_ns)
 
     def repriced(self, requests: Sequence[Request], parts: Sequence[int], now_ns: int) -> float:

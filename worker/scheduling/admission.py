@@ -70,8 +70,9 @@ def next_due_ns(sequence: DecodeSequence, headroom: float) -> float:
 
 
 def expected_more(sequence: DecodeSequence, ratio: float) -> float:
-    """Tokens it is likely to generate yet, when answers take `ratio` of their limits."""
-    return max(1.0, ratio * sequence.remaining)
+    """Tokens it is likely to generate yet, when usual answers take `ratio` of their limits."""
+    part = min(1.0, ratio * sequence.arrival.work_price)
+    return max(1.0, part * sequence.remaining)
 
 
 def tightest_target_ns(sequences: Iterable[DecodeSequence]) -> int:

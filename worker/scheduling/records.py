@@ -48,8 +48,9 @@ class Arrival:
     named: it is at least twice what the prompt takes alone. `deadline_ns` is when it ends whatever
     it has, None never. The n answers of one prompt have the same `group` and share its full
     blocks. Accounts are served in turn, by their weights; `tenant` is whose cached prefixes it may
-    use. Its work is expected to take `work_price` times what such lengths take, and its account's
-    sequences may fill the part `account_room` of the time that steps leave for those who decode.
+    use. Its answer is expected to be `work_price` times as long as usual ones of its limit, and its
+    account's sequences may fill the part `account_room` of the time that steps leave for those who
+    decode.
     """
 
     sequence_id: int

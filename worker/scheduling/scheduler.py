@@ -14,6 +14,7 @@ from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import Doubt, drain_ns, late_ns, with_kept_target
 from worker.scheduling.fairness import AccountClocks
+from worker.scheduling.giving_way import GivingWay
 from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
 from worker.scheduling.pool import BlockPool
@@ -82,6 +83,7 @@ class DecodeScheduler:
         self._generated = 0
         self._shed = 0
         self._doubt = Doubt()
+        self._way = GivingWay()
         self._measures = SequenceMeasures()
 
     # --- from outside, at any time -----------------------------------------------------
@@ -320,6 +322,9 @@ class DecodeScheduler:
             ratio=self._ratio,
             ranks=ranks_of(self._homes, newcomer),
         )
+        alone = self.cost.token_ns * newcomer.debt
+        late += self._way.room_ns(newcomer, late + newcomer.first_due_ns - start_ns - alone)
+        self._way.told(newcomer, late > 0.0)
         if late > 0.0:
             hopeless = slack_ns(newcomer, now_ns, self.cost.token_ns) <= 0.0
             raise Refused(Reason.LATE, 0 if hopeless else max(_LEAST_RETRY_NS, int(late)))
@@ -468,5 +473,5 @@ class DecodeScheduler:
         return self._homes.secure(shares, self.cost, now_ns, self._ratio)
 
     def _learn_ratio(self, sequence: DecodeSequence) -> None:
-        taken = sequence.generated / sequence.limit
+        taken = sequence.generated / sequence.limit / sequence.arrival.work_price
         self._ratio += _RATIO_GAIN * (taken - self._ratio)

@@ -1,4 +1,4 @@
-"""What a scheduler reports of itself, and the order and price of those who wait."""
+"""What a scheduler reports of itself, and the order and work of those who wait."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def ranks_of(homes: Residency, newcomer: DecodeSequence | None = None) -> Mappin
 
 
 def work_ns(sequence: DecodeSequence, cost: CorrectedCost, ratio: float) -> float:
-    """Step work that it is to take: its prompt, and an answer of `ratio` of its limit, priced."""
+    """Step work that it is to take: its prompt, and as much of an answer as is expected."""
     more = expected_more(sequence, ratio)
     middle = len(sequence.tokens) + int(more / 2)
-    work = cost.token_ns * sequence.debt + more * cost.join_ns(middle)
-    return work * sequence.arrival.work_price
+    return cost.token_ns * sequence.debt + more * cost.join_ns(middle)

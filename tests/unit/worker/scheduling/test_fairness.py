@@ -353,15 +353,41 @@ def test_over_a_long_time_two_that_always_wait_are_served_by_their_weights(weigh
     assert weight * served["greedy"] / served["modest"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_a_priced_sequence_is_promised_what_its_work_costs() -> None:
+def test_a_priced_sequence_is_promised_the_answer_that_it_is_expected_to_write() -> None:
     owed = []
-    for price in (1.0, 2.0):
+    for price in (1.0, 2.0, 8.0):
         world = World(blocks=512)
-        world.submit(arrival(0, 400, account="a", tenant="a", work_price=price))
+        for number in range(30):
+            # Usual answers come to half of their limit.
+            world.submit(arrival(number, 16, max_new_tokens=100))
+            while world.scheduler.record(number).generated_tokens < 50:
+                world.step()
+            world.scheduler.finish(number)
+        world.submit(arrival(99, 16, account="a", max_new_tokens=400, work_price=price))
         world.step()
         owed.append(world.scheduler.clocks.owed("a"))
-    # The first step has taken the same of both already.
-    assert owed[1] > 2 * owed[0] > 0
+    # Half of 400 tokens less what the prompt takes, and the longest it may write.
+    assert owed[1] == pytest.approx(1.8 * owed[0], rel=0.12)
+    assert owed[2] < 1.2 * owed[1]
+
+
+def test_a_priced_sequence_does_not_move_what_usual_ones_are_expected_to_write() -> None:
+    world = World(blocks=512)
+    for number in range(60):
+        price = 2.0 if number % 2 else 1.0
+        world.submit(arrival(number, 16, max_new_tokens=100, work_price=price))
+        while world.scheduler.record(number).generated_tokens < 40 * price:
+            world.step()
+        world.scheduler.finish(number)
+    owed = {}
+    for number, price in ((98, 1.0), (99, 2.0)):
+        account = f"a{number}"
+        world.submit(arrival(number, 16, account=account, max_new_tokens=400, work_price=price))
+        world.step()
+        owed[price] = world.scheduler.clocks.owed(account)
+    # 0.4 of 400 tokens at 1.15 ms and what they attend to; twice as many attend to more each.
+    assert owed[1.0] == pytest.approx(160 * 1.35 * MS, rel=0.1)
+    assert 2.0 * owed[1.0] < owed[2.0] < 2.6 * owed[1.0]
 
 
 def publish(pool: BlockPool, account: str, text: int, count: int, most: int) -> list[int]:
