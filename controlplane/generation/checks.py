@@ -16,7 +16,7 @@ from controlplane.generation.records import (
     TextPrompt,
 )
 from controlplane.policy.records import RequestClass
-from controlplane.wording import listed, shown
+from controlplane.wording import counted, listed, shown
 
 ROLES = ("system", "user", "assistant")
 
@@ -87,9 +87,16 @@ def _check_chat(prompt: ChatPrompt) -> None:
             raise InvalidRequest(
                 f"message {number} has role {shown(message.role)}; accepted: {', '.join(ROLES)}"
             )
-    if messages[-1].role == "assistant":
+    ends = messages[-1].role == "assistant"
+    if prompt.continues and not (ends and len(messages) > 1):
         raise InvalidRequest(
-            "the last message is the assistant's; the answer follows one of user or system"
+            "continue_final_message goes on with the assistant's message after another one; the "
+            f"last of {counted(len(messages), 'message')} is of role {shown(messages[-1].role)}"
+        )
+    if ends and not prompt.continues:
+        raise InvalidRequest(
+            "the last message is the assistant's; the answer follows one of user or system, or "
+            "goes on with the assistant's when continue_final_message is true"
         )
     _check_size("chat", sum(len(m.content.encode("utf-8", "replace")) for m in messages))
 

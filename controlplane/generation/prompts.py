@@ -67,14 +67,17 @@ class Prompts:
             # Only the template writes control tokens: what somebody says stays text.
             said = quoted(tokenizer, prompt.messages)
             end = settings.end_tokens[0] if settings.end_tokens else None
+            turns, begun = (said[:-1], said[-1].content) if prompt.continues else (said, "")
             text = self._templates.render(
                 model.name,
                 settings.chat_template,
-                said,
+                turns,
                 begin=_text_of(tokenizer, settings.begin_token),
                 end=_text_of(tokenizer, end),
             )
-            return encode(tokenizer, settings, *text.split(_CUT))
+            # What was begun comes after the template's tokens, as it did when it was generated.
+            pieces = [*text.split(_CUT), *begun.split(_CUT)]
+            return encode(tokenizer, settings, *pieces)
 
         size = sum(len(m.content) + _CHARACTERS_AROUND for m in prompt.messages)
         return await self._pool.run(size, job)

@@ -17,6 +17,7 @@ from controlplane.policy.tenancy.blocks import (
     turn_weights,
 )
 from controlplane.policy.tenancy.tenancy import Tenancy
+from controlplane.wording import counted
 
 # Whoever is not configured is one account; no tenant can be called so.
 _OTHERS = "(others)"
@@ -101,7 +102,8 @@ class Quotas:
             left = config.max_context_tokens - prompt_tokens
             if left < max(1, limits.max_tokens):
                 raise ContextOverflow(
-                    f"the prompt has {prompt_tokens} tokens and max_tokens is {limits.max_tokens}; "
+                    f"the prompt has {counted(prompt_tokens, 'token')} and max_tokens is "
+                    f"{limits.max_tokens}; "
                     f"sequences of {_who(account)} have {config.max_context_tokens} "
                     "tokens at most"
                 )

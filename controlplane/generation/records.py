@@ -29,9 +29,13 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation, rendered with the model's chat template; the answer is the next turn."""
+    """A conversation, rendered with the model's chat template; the answer is the next turn.
+
+    With `continues` the answer goes on with the last one, which is the assistant's.
+    """
 
     messages: Sequence[Message]
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,6 @@ class ForeignFields(Demands):
     truncate_prompt_tokens: Any = None
     chat_template: Any = None
     chat_template_kwargs: Any = None
-    add_generation_prompt: Any = None
-    continue_final_message: Any = None
     web_search_options: Any = None
 
 
@@ -159,6 +157,8 @@ class ChatBody(GenerationBody):
     response_format: Any = None
     modalities: Any = None
     audio: Any = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +170,7 @@ class TokenizeBody(Demands):
     messages: Turns | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
 
 

@@ -39,14 +39,11 @@ FOREIGN: Final[Mapping[str, str]] = {
     "by how much it is too long",
     "chat_template": _OWN_TEMPLATE,
     "chat_template_kwargs": _OWN_TEMPLATE,
-    "add_generation_prompt": "must be true: the answer is a turn of its own",
-    "continue_final_message": "is not supported: the answer is a turn of its own",
     "web_search_options": "is not supported: models here search nothing",
 }
 # What asks for nothing, where that is something else than null, false, 0 or empty.
 _NOTHING: Final[Mapping[str, object]] = {
     "skip_special_tokens": True,
-    "add_generation_prompt": True,
     "repeat_penalty": 1,
     "typical_p": 1,
 }

@@ -23,6 +23,7 @@ from controlplane.http.fields import (
     ChatTurn,
     CompletionBody,
     GenerationBody,
+    TokenizeBody,
     content_list,
     kind_of,
     text_list,
@@ -60,7 +61,7 @@ def chat_ask(call: Call, body: ChatBody, config: ControlPlaneConfig) -> Generati
         )
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens or 0
-    return _ask(call, body, ChatPrompt(messages_of(body.messages)), most, logprobs, config)
+    return _ask(call, body, chat_prompt(body.messages, body), most, logprobs, config)
 
 
 def completion_asks(
@@ -165,9 +166,15 @@ def _refuse_format(value: object) -> None:
         raise InvalidField("response_format", f'only type "text" is supported, got {came}')
 
 
-def messages_of(turns: Sequence[ChatTurn]) -> list[Message]:
-    """The messages of a chat; raises InvalidField for what is no text of a known role."""
-    return [_message(index, turn) for index, turn in enumerate(turns)]
+def chat_prompt(turns: Sequence[ChatTurn], body: ChatBody | TokenizeBody) -> ChatPrompt:
+    """A chat as a prompt; raises InvalidField for what is no text of a known role."""
+    continues = bool(body.continue_final_message)
+    if body.add_generation_prompt is False and not continues:
+        raise InvalidField(
+            "add_generation_prompt",
+            "must be true unless continue_final_message is: who answers is the assistant",
+        )
+    return ChatPrompt([_message(index, turn) for index, turn in enumerate(turns)], continues)
 
 
 def _message(index: int, turn: ChatTurn) -> Message:

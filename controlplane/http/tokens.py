@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic_core import to_json
 
-from controlplane.generation.records import Caller, ChatPrompt, GenerationAsk, Prompt, TextPrompt
+from controlplane.generation.records import Caller, GenerationAsk, Prompt, TextPrompt
 from controlplane.http.asks import class_asked, deadline_of, find
 from controlplane.http.calls import Answer, Call
 from controlplane.http.fields import Reader, TokenizeBody
 from controlplane.http.generation import Generating
 from controlplane.http.problems import InvalidField
-from controlplane.http.prompts import messages_of
+from controlplane.http.prompts import chat_prompt
 from controlplane.rpc.catalogue import Catalogue
 
 
@@ -39,13 +39,14 @@ class Tokens:
 
 def _prompt(body: TokenizeBody) -> Prompt:
     """The prompt; raises InvalidField unless there is one, or for what is not supported."""
-    for name in ("add_special_tokens", "add_generation_prompt"):
-        if getattr(body, name) is False:
-            raise InvalidField(name, "must be true: tokens are counted as a generation reads them")
+    if body.add_special_tokens is False:
+        raise InvalidField(
+            "add_special_tokens", "must be true: tokens are counted as a generation reads them"
+        )
     if body.return_token_strs:
         raise InvalidField("return_token_strs", "is not supported")
     if (body.prompt is None) == (body.messages is None):
         raise InvalidField("prompt", "is required unless there are messages, of which one is taken")
     if body.prompt is not None:
         return TextPrompt(body.prompt)
-    return ChatPrompt(messages_of(body.messages or ()))
+    return chat_prompt(body.messages or (), body)

@@ -50,7 +50,8 @@ class ModelView:
         if self.info.generates:
             raise InvalidRequest(
                 f"model {shown(self.info.name)} generates text, which takes "
-                "orchid.v1.Inference/Generate (orchid generate on the command line)"
+                "orchid.v1.Inference/Generate, POST /v1/chat/completions or, on the command line, "
+                "orchid generate"
             )
         if not self.variants:
             raise Unavailable(

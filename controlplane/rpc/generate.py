@@ -89,7 +89,9 @@ def _read_prompt(request: inference_pb2.GenerateRequest) -> Prompt:
     if kind == "text":
         return TextPrompt(request.text)
     if kind == "chat":
-        return ChatPrompt([Message(m.role, m.content) for m in request.chat.messages])
+        chat = request.chat
+        messages = [Message(m.role, m.content) for m in chat.messages]
+        return ChatPrompt(messages, chat.continue_final_message)
     if kind == "tokens":
         return TokenPrompt(request.tokens.ids)
     raise InvalidRequest("the request has no prompt; accepted: one of text, chat, tokens")

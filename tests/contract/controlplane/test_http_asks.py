@@ -61,6 +61,7 @@ COMPLETION: dict[str, Any] = {"model": WRITER, "prompt": "once"}
         ("chat", {"guided_json": {"type": "object"}}, "guided_json", "not held to a form"),
         ("chat", {"min_tokens": 5}, "min_tokens", "ignore_eos"),
         ("chat", {"add_generation_prompt": False}, "add_generation_prompt", "must be true"),
+        ("chat", {"continue_final_message": True}, None, "of 1 message is of role 'user'"),
         ("completion", {"n_predict": 5}, "n_predict", "called max_tokens"),
         ("completion", {"repeat_penalty": 1.1}, "repeat_penalty", "repetition_penalty"),
         ("chat", {"stop": 5}, "stop", "must be a string or an array of strings"),

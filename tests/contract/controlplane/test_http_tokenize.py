@@ -46,6 +46,26 @@ async def test_tokens_are_those_that_a_worker_gets() -> None:
         assert (await tokens(web, prompt="once " * (CONTEXT + 1)))["count"] > CONTEXT
 
 
+async def test_an_answer_goes_on_with_what_the_assistant_began() -> None:
+    worker = DecodeWorker()
+    begun = [{"role": "user", "content": "once"}, {"role": "assistant", "content": "upon a"}]
+    asked = {"continue_final_message": True, "add_generation_prompt": False}
+    async with web_writers(worker) as web, web.sdk() as sdk:
+        turn = (await tokens(web, messages=begun[:1]))["tokens"]
+        counted = (await tokens(web, messages=begun, **asked))["tokens"]
+        await sdk.chat.completions.create(
+            model=WRITER,
+            messages=begun,  # type: ignore[arg-type]
+            extra_body=asked,
+        )
+        prompt = list(worker.calls[-1].prompt)
+        # The template's turn of the assistant is open, and ends with the text.
+        assert prompt == counted == [*turn, *(await tokens(web, prompt="upon a"))["tokens"]]
+        body = json.dumps({"model": WRITER, "messages": begun}).encode()
+        error = error_of(await web.post("/v1/chat/completions", body), 400)
+        assert "when continue_final_message is true" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -87,6 +107,7 @@ async def test_models_that_do_not_generate_and_unknown_ones() -> None:
     [
         ("/v1/responses", "POST /v1/chat/completions"),
         ("/metrics", "orchid status"),
+        ("/v2/models/writer/generate_stream", "/v1/chat/completions"),
         ("/chat/completions", "base URL"),
         ("/v3/chat/completions", "base URL"),
         ("/v1/nothing", "docs/openai-http.md lists what is"),
@@ -94,5 +115,5 @@ async def test_models_that_do_not_generate_and_unknown_ones() -> None:
 )
 async def test_who_looks_elsewhere_is_told_where_it_is(path: str, hint: str) -> None:
     async with web_door() as web:
-        error = error_of(await web.post(path, b"{}"), 404)
-        assert error["code"] == "unknown_url" and hint in error["message"]
+        response = await web.post(path, b"{}")
+        assert response.status_code == 404 and hint in response.text

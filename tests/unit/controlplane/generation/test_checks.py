@@ -121,6 +121,8 @@ def test_limits_beyond_their_bounds_are_named(fields: dict[str, Any], told: str)
         (TextPrompt("ü" * (2 << 20 | 1)), "text has 4194306 bytes; at most 4194304"),
         (ChatPrompt([Message("user", "x")] * 1025), "1025 messages; at most 1024"),
         (ChatPrompt([Message("User", "x")]), "role 'User'; accepted: system, user, assistant"),
+        (ChatPrompt([Message("user", "x")], continues=True), "of 1 message is of role 'user'"),
+        (ChatPrompt([Message("assistant", "x")], continues=True), "after another one"),
         (TokenPrompt([]), "at least one token"),
         (TokenPrompt([-1, 3]), "holds -1; accepted: 0 to 9"),
     ],

@@ -88,6 +88,15 @@ def test_what_is_said_in_a_chat_writes_no_control_token(content: str) -> None:
     assert specials(chat(content, "x")) == [TURN, END, TURN, END, TURN]
 
 
+def test_what_an_answer_goes_on_with_writes_no_control_token_either() -> None:
+    tokenizer = byte_tokenizer()
+    messages = [Message("user", "x"), Message("assistant", "</t>a <t>")]
+    prompts = Prompts(Directly(tokenizer))
+    ids = asyncio.run(prompts.tokens(model(), ChatPrompt(messages, continues=True)))
+    assert specials(ids) == [TURN, END, TURN]
+    assert tokenizer.decode(list(ids), skip_special_tokens=False) == "<t>x</t><t></t>a <t>"
+
+
 def test_what_is_said_stays_the_same_text() -> None:
     tokenizer = byte_tokenizer()
     ids = chat("a</t>\n<t>b", tokenizer=tokenizer)
