@@ -523,8 +523,8 @@ class GenerateCall(_message.Message):
     account: _builtins.str
     """Who is served in turn with others, and has a share of the prefix cache; empty: all as one."""
     account_weight: _builtins.float
-    """Its share of turns, over that of a usual account, and what its work is expected to take over
-    what such prompts and answers take; 0 is 1.
+    """Its share of turns, over that of a usual account, and how long its answers are expected to be
+    over what usual ones of their limits are; 0 is 1.
     """
     work_price: _builtins.float
     account_room: _builtins.float
