@@ -38,6 +38,8 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
     """Answers in a thread for each connection, of which there are at most MOST_CONNECTIONS."""
 
     daemon_threads = True
+    # As many wait to be accepted: what the kernel turns away tries again only after seconds.
+    request_queue_size = 4 * MOST_CONNECTIONS
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ def test_what_cannot_be_done_is_told(
 
 def test_a_plan_is_made_from_the_profile(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
-    arguments = ["plan", "--rate", "2000", "--deadline", "20", "--model", "tiny", "--check"]
+    arguments = ["plan", "--rate", "500", "--deadline", "20", "--model", "tiny", "--check"]
     result = RUNNER.invoke(
         app, [*arguments, "--repository", str(tmp_path), "--tokens", "16,32", "--json", str(out)]
     )

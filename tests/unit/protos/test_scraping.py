@@ -23,7 +23,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScrapeServer]:
     registry = CollectorRegistry()
     Gauge("seen", "What was seen.", registry=registry).set(3)
     made = ScrapeServer("127.0.0.1", 0, registry, context=None, now_ns=time.monotonic_ns)
-    thread = threading.Thread(target=made.serve_forever)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
     yield made
     made.shutdown()
