@@ -14,6 +14,23 @@ AUTHORIZATION = "authorization"
 Options = Sequence[tuple[str, int | str]]
 
 
+def keepalive(idle_ms: int, answer_ms: int) -> tuple[tuple[str, int], ...]:
+    """Ends a connection, of a channel or a server, whose other side is gone without closing it.
+
+    It is asked after `idle_ms` of silence, and has `answer_ms` to answer.
+    """
+    return (
+        ("grpc.keepalive_time_ms", idle_ms),
+        ("grpc.keepalive_timeout_ms", answer_ms),
+        # A minute otherwise, whatever the time of keepalive is: it holds for every ping.
+        ("grpc.http2.ping_timeout_ms", answer_ms),
+    )
+
+
+# Between the services: of one that is gone the other hears within 20 s.
+SERVICES_KEEPALIVE = keepalive(10_000, 10_000)
+
+
 def dial(address: str, certificates: Certificates | None, options: Options) -> grpc.aio.Channel:
     """A channel to `host:port` or `unix:path`; raises TlsFault when a file cannot be read."""
     if certificates is None or not certificates.config.dials:

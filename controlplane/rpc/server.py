@@ -30,6 +30,7 @@ from controlplane.security.guard import Guard
 from controlplane.security.house import OPEN, Security
 from controlplane.telemetry.telemetry import Telemetry
 from protos.binding import bind
+from protos.dialling import keepalive
 from protos.inference import oip_pb2
 from protos.orchid.v1 import fleet_pb2, inference_pb2
 from protos.probes import ProbePort
@@ -185,8 +186,7 @@ def _options(config: ControlPlaneConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", config.max_message_bytes),
         # Two control planes on one port would split the callers between them.
         ("grpc.so_reuseport", 0),
-        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        *keepalive(_KEEPALIVE_MS, _KEEPALIVE_TIMEOUT_MS),
         # Callers that keep an idle stream alive with pings are welcome.
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", _PING_STRIKES),

@@ -29,7 +29,7 @@ from controlplane.rpc.wire import (
 from controlplane.work import BatchDone, ItemDone, ItemStatus, WorkBatch
 from protos.attachment import CONTROLPLANE_KEY
 from protos.codec import LARGE_BYTES, Part, encode
-from protos.dialling import dial
+from protos.dialling import SERVICES_KEEPALIVE, dial
 from protos.orchid.v1 import worker_pb2, worker_pb2_grpc
 from protos.tls import Certificates
 
@@ -80,9 +80,7 @@ class WorkerClient:
             (
                 ("grpc.max_send_message_length", max_message_bytes),
                 ("grpc.max_receive_message_length", max_message_bytes),
-                # Finds a worker that is gone without having closed the connection.
-                ("grpc.keepalive_time_ms", 10_000),
-                ("grpc.keepalive_timeout_ms", 5_000),
+                *SERVICES_KEEPALIVE,
                 ("grpc.enable_retries", 0),
             ),
         )

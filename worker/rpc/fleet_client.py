@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import grpc
 import numpy as np
 
-from protos.dialling import bearer, dial
+from protos.dialling import SERVICES_KEEPALIVE, bearer, dial
 from protos.orchid.v1 import common_pb2, fleet_pb2, fleet_pb2_grpc, worker_pb2
 from protos.tls import Certificates
 from worker.changes import Changes
@@ -76,9 +76,7 @@ class FleetClient:
         self._options = (
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_receive_message_length", max_message_bytes),
-            # Finds a control plane that is gone without having closed the connection.
-            ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 5_000),
+            *SERVICES_KEEPALIVE,
             ("grpc.enable_retries", 0),
         )
         self.registered = asyncio.Event()

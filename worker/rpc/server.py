@@ -10,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.binding import bind
+from protos.dialling import SERVICES_KEEPALIVE
 from protos.probes import ProbePort
 from worker.hosted import ModelSnapshot, ModelState
 from worker.rpc.handlers import SERVICE, worker_handler
@@ -46,6 +47,7 @@ class WorkerServer:
                 # The control plane's keepalive pings would otherwise count as abuse on an
                 # Execute stream that has been idle for some minutes, and cost the connection.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                *SERVICES_KEEPALIVE,
             )
         )
         self._server.add_generic_rpc_handlers([worker_handler(servicer, callers)])
