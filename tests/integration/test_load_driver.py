@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from typer.testing import CliRunner
 
 from bench.load.plan import LoadPlan, Protocol
@@ -22,7 +21,6 @@ from tests.integration.conftest import StartCluster
 from tests.integration.support import settled
 
 
-@pytest.mark.timeout(120)
 async def test_every_protocol_reads_variant_and_class(start_cluster: StartCluster) -> None:
     cluster = start_cluster(1, models=("tiny",))
     workload = tiny_workload()
@@ -55,7 +53,6 @@ async def test_every_protocol_reads_variant_and_class(start_cluster: StartCluste
     settled(cluster.address)
 
 
-@pytest.mark.timeout(120)
 def test_a_recorded_run_is_simulated_with_other_workers_and_deadlines(
     start_cluster: StartCluster, repository: Path, tmp_path: Path
 ) -> None:
@@ -90,7 +87,6 @@ def test_a_recorded_run_is_simulated_with_other_workers_and_deadlines(
     )
 
 
-@pytest.mark.timeout(120)
 async def test_a_run_that_is_traced_calibrates_the_simulator(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:

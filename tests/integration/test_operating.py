@@ -15,7 +15,8 @@ from tests.integration.conftest import StartCluster
 from tests.integration.support import Tally, connected, settled, wait_for
 from worker.models.synthetic import build_synthetic
 
-GAP_S = 0.01
+# Half of what two cores carry: a replacement that gives way to traffic shall not wait for its end.
+GAP_S = 0.02
 
 
 async def test_every_worker_is_replaced_and_no_call_is_lost(start_cluster: StartCluster) -> None:
@@ -23,7 +24,7 @@ async def test_every_worker_is_replaced_and_no_call_is_lost(start_cluster: Start
     before = cluster.pids()
     tally = Tally()
     async with connected(cluster.address) as client:
-        rolling = asyncio.create_task(asyncio.to_thread(roll_workers, cluster, timeout_s=60.0))
+        rolling = asyncio.create_task(asyncio.to_thread(roll_workers, cluster))
         running = []
         while not rolling.done():
             call = client.call("paced", timeout_s=8.0)

@@ -12,7 +12,6 @@ from bench.report import read_report
 from deploy.cli import app
 
 
-@pytest.mark.timeout(240)
 def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -75,7 +74,6 @@ def test_what_cannot_be_swept_is_said_before_anything_starts(
     assert not (tmp_path / "s.json").exists()
 
 
-@pytest.mark.timeout(240)
 def test_a_killed_worker_is_replaced_and_the_recovery_told(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -101,7 +99,6 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["hog", "mixed"])
 def test_misfortune_and_mixed_deadlines_are_played(
     repository: Path, tmp_path: Path, name: str

@@ -189,21 +189,21 @@ bounded = settings(
 )
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(0 if EXAMPLES > 2000 else 600)
 @given(request=requests())
 @bounded
 def test_malformed_requests(runner: Runner, request: oip_pb2.ModelInferRequest) -> None:
     assert runner.send(request.SerializeToString()) in ACCEPTABLE
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(0 if EXAMPLES > 2000 else 600)
 @given(data=broken_bytes() | st.binary(max_size=64))
 @settings(bounded, max_examples=EXAMPLES // 4)
 def test_broken_messages(runner: Runner, data: bytes) -> None:
     assert runner.send(data) in ACCEPTABLE
 
 
-@pytest.mark.timeout(0 if EXAMPLES > 2000 else 180)
+@pytest.mark.timeout(0 if EXAMPLES > 2000 else 600)
 @given(
     messages=st.lists(requests().map(lambda r: r.SerializeToString()) | broken_bytes(), max_size=5)
 )
