@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,17 @@ LAYERS = 12
 WEIGHT_BYTES = LAYERS * WIDTH * WIDTH * 4
 
 
-@pytest.fixture
-def heavy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chain of matrix products whose weights lie in a file beside the graph."""
-    return graphs.heavy_chain(tmp_path, LAYERS, WIDTH)
+    return graphs.heavy_chain(tmp_path_factory.mktemp("heavy"), LAYERS, WIDTH)
+
+
+@pytest.fixture
+def heavy(made: Path, tmp_path: Path) -> Path:
+    """That chain in files that a test may change."""
+    shutil.copytree(made.parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / made.name
 
 
 HOLDER = """
