@@ -26,7 +26,7 @@ TESTED_IN_PARTS := --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadsco
 CPP_FILES = $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check check-deploy check-native format lint bench proto proto-check clean
+.PHONY: help setup environments demo test check check-deploy check-native format lint bench proto proto-check clean
 .PHONY: check-page check-metrics check-containers check-compose check-kubernetes
 
 help: ## list the targets
@@ -44,6 +44,9 @@ $(READY): pyproject.toml $(NATIVE)
 $(COMPILED): $(READY) $(SOURCES)
 	test "$(ORCHID_COMPILED)" = 0 || $(BIN)/python -m deploy.compiled.build
 	touch $@
+
+# What checks and tests run in; for `make --jobs`.
+environments: $(COMPILED) $(PROTO_VENV)/.ready $(TRITON_VENV)/.ready
 
 demo: $(COMPILED) ## build the models, play traffic on a cluster, print a table, stream an answer
 	$(BIN)/orchid models build
