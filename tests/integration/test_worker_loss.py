@@ -39,8 +39,14 @@ async def test_a_worker_killed_under_load_loses_no_call_and_is_replaced(
         await asyncio.to_thread(cluster.wait_ready, workers=2, timeout_s=60)
         assert cluster.pid("worker-0") != victim
 
-        again = await client.many("paced", ["good film"] * 60)
-    assert {answer.provenance.worker_id for answer in again} == {"worker-0", "worker-1"}
+        # Shared runs may all fit one worker: both have a part sooner or later.
+        seen: set[str] = set()
+        for _ in range(50):
+            again = await client.many("paced", ["good film"] * 60)
+            seen |= {answer.provenance.worker_id for answer in again}
+            if len(seen) > 1:
+                break
+    assert seen == {"worker-0", "worker-1"}
     settled(cluster.address)
 
 
