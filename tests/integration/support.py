@@ -132,6 +132,19 @@ class Client:
 
         return list(await asyncio.gather(*(one(text) for text in texts)))
 
+    async def answering(self, model: str, workers: int) -> set[str]:
+        """The workers that answer, asked until there are so many of them or 50 crowds went by.
+
+        Those of one crowd share runs and may all fit one worker.
+        """
+        seen: set[str] = set()
+        for _ in range(50):
+            answers = await self.many(model, ["good film"] * 60)
+            seen |= {answer.provenance.worker_id for answer in answers}
+            if len(seen) >= workers:
+                break
+        return seen
+
 
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Client]:
