@@ -80,6 +80,7 @@ async def test_a_worker_joins_and_leaves_a_living_cluster(start_cluster: StartCl
     cluster.wait_ready(workers=2, timeout_s=60)
     tally = Tally()
     async with connected(cluster.address) as client:
+        assert await client.answering("paced", 2) == {"worker-0", name}
         running = [
             asyncio.create_task(client.finish(client.call("paced", timeout_s=10.0), tally))
             for _ in range(100)
@@ -89,7 +90,7 @@ async def test_a_worker_joins_and_leaves_a_living_cluster(start_cluster: StartCl
         await asyncio.to_thread(cluster.remove_worker, name)
         await asyncio.wait_for(asyncio.gather(*running), 30)
     assert tally.codes == {"OK": 100}, tally.details
-    assert {a.provenance.worker_id for a in tally.answers} == {"worker-0", name}
+    assert {a.provenance.worker_id for a in tally.answers} <= {"worker-0", name}
     settled(cluster.address)
 
 
