@@ -105,7 +105,7 @@ class OrchidCascade(Price):
                     more = max(more, likely * pair.option(price * second / likely))
             chances.append(chance)
             worth.append(estimate.quality * chance + more - costs[place])
-        decision = choice(estimates, situation, chances, worth, 0.0)
+        decision = choice(estimates, situation, chances, worth, 0.0, self._indifference)
         first_of_two = decision.kind is DecisionKind.RUN and decision.variant in cascade.after
         if first_of_two and decision.reason != Reason.LAST_CHANCE:
             return decision._replace(reason=Reason.CASCADE)

@@ -17,6 +17,11 @@ from controlplane.policy.traffic import Traffic
 
 # Of two variants that are worth the same within this, the more accurate one runs.
 _INDIFFERENCE = 0.002
+# So much is given up for it while the most accurate variant, for everybody, takes less than this
+# share of the workers; nothing from the second share on.
+_PREFERENCE = 0.03
+_ROOM = 0.7
+_NO_ROOM = 0.9
 # The future is valued as if deadlines were this share: the door refuses with a margin.
 _PRUDENCE = 0.85
 # A head that its fastest variant is so likely to answer in time is never dropped.
@@ -39,11 +44,11 @@ class Price:
     counts who waits and who is expected: `(n + lambda D) / (age + D)`, from the next head's
     arrival until a deadline from now. A head is only dropped when its fastest variant is
     unlikely to be on time and somebody waits. Until the values have converged the fallback
-    decides.
+    decides. While workers have room for the most accurate variant, it runs where that costs little.
     """
 
-    __slots__ = ("_fallback", "_means", "_next_ns", "_reward_steps", "_solved", "_table",
-                 "_traffic", "_trip_ns", "_values", "_workers")  # fmt: skip
+    __slots__ = ("_fallback", "_indifference", "_means", "_next_ns", "_reward_steps", "_solved",
+                 "_table", "_traffic", "_trip_ns", "_values", "_workers")  # fmt: skip
 
     name = "price"
     by_deadline = True
@@ -55,6 +60,8 @@ class Price:
         self._traffic = Traffic()
         self._trip_ns = 0.0
         self._workers = 0
+        # Worth that is given up for a more accurate variant.
+        self._indifference = _INDIFFERENCE
         self._values: HeadValues | None = None
         # What the values were found for: variants, cascades, workers, mean deadline and services.
         self._solved: tuple[tuple[int, ...], Cascade | None, int] | None = None
@@ -82,6 +89,7 @@ class Price:
             return
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
+        self._indifference = _indifference(traffic.best_load() / self._workers)
         means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
         kind = (traffic.eligible, traffic.cascade, self._workers)
         values = self._values
@@ -123,7 +131,7 @@ class Price:
             value = estimate.quality * chance + future[place]
             chances.append(chance)
             worth.append(value)
-        return choice(estimates, situation, chances, worth, future[-1])
+        return choice(estimates, situation, chances, worth, future[-1], self._indifference)
 
     def price_per_s(self) -> float:
         """Accurate answers that the next second of a worker is worth, as of the last arrival.
@@ -191,14 +199,24 @@ def _similar(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(mean - before) <= _DRIFT * before for before, mean in pairs)
 
 
+def _indifference(load: float) -> float:
+    """Worth that is given up for a more accurate variant, when the most accurate one would take
+    this share of the workers.
+    """
+    room = (_NO_ROOM - load) / (_NO_ROOM - _ROOM)
+    return _INDIFFERENCE + (_PREFERENCE - _INDIFFERENCE) * min(max(room, 0.0), 1.0)
+
+
 def choice(
     estimates: Sequence[Estimate],
     situation: Situation,
     chances: Sequence[float],
     worth: Sequence[float],
     without: float,
+    indifference: float,
 ) -> Decision:
-    """The first of the estimates that is worth about the most, or a drop, which is worth `without`.
+    """The first of the estimates that is worth the most but for `indifference`, or a drop, which is
+    worth `without`.
 
     `chances` to be on time and `worth` are those of the estimates.
     """
@@ -217,7 +235,7 @@ def choice(
             hope = chances[fastest]
             return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
     chosen = 0
-    while worth[chosen] < best - _INDIFFERENCE:
+    while worth[chosen] < best - indifference:
         chosen += 1
     reason = _why(chosen, fastest, estimates, chances)
     return run(reason, estimates[chosen], estimates, situation, chances[chosen])

@@ -57,6 +57,12 @@ class Traffic:
         fast = self._fast - math.sqrt(self._fast / (2.0 * _FAST_NS))
         return max(self._steady, fast)
 
+    def best_load(self) -> float:
+        """Workers that the most accurate usual variant would keep busy if everybody got it."""
+        if not self.eligible:
+            return 0.0
+        return self.rate_per_ns() * self.services_ns[self.eligible[0]]
+
     def known(self, now_ns: int) -> bool:
         """Whether arrivals have been watched for as long as their rate is averaged over."""
         return now_ns - self._first_ns >= _STEADY_NS
