@@ -79,6 +79,9 @@ class Generation:
         self._lane: Lane | None = None
         self._candidate: Candidate | None = None
         self._tried: set[int] = set()
+        self._lost: set[int] = set()
+        # It waits as long as its deadline lets it, for its targets went with a worker.
+        self._patient = False
         self._told = False
         self._refusal: Refused | None = None
         self._first: GenerationEvent | None = None
@@ -193,6 +196,8 @@ class Generation:
         self._told = False
         self.progress.begin_again()
         self._tried.add(lane.session.number)
+        if not isinstance(error, Refused):
+            self._lost.add(lane.session.number)
 
     def _send(self) -> None:
         """Order it from the best worker that was not tried; raises when there is none."""
@@ -209,9 +214,11 @@ class Generation:
             asked=bool(plan.ask.first_token_target_ns),
             token_asked=bool(plan.ask.token_target_ns),
         )
-        decide = choose_late if self.progress.lost else choose
         routes = [self._own(each) for each in found]
-        choice = decide(routes, demand)
+        if self._lost:
+            choice = choose_late(routes, demand, patient=self._patient)
+        else:
+            choice = choose(routes, demand)
         self.progress.choice = choice
         if not choice.routes:
             if self._refusal is not None:
@@ -240,7 +247,11 @@ class Generation:
             raise
 
     def _left(self, eligible: list[Candidate]) -> list[Candidate]:
-        left = [each for each in eligible if each.lane.session.number not in self._tried]
+        left = self._untried(eligible)
+        if not left and self._refusal is not None and self._lost and not self._patient:
+            # Who refused was told a target, and only the deadline counts.
+            self._patient, self._tried = True, set(self._lost)
+            left = self._untried(eligible)
         if not left:
             if self._refusal is not None:
                 raise self._refusal
@@ -252,6 +263,9 @@ class Generation:
             )
         limits = self.plan.ask.limits
         return long_enough(left, self.plan.model, len(self.plan.prompt), limits.max_tokens)
+
+    def _untried(self, eligible: list[Candidate]) -> list[Candidate]:
+        return [each for each in eligible if each.lane.session.number not in self._tried]
 
     def _order(
         self, candidate: Candidate, choice: Choice, now: int, *, approximation: bool

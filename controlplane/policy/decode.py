@@ -16,6 +16,8 @@ _STEP_SHARE = 0.95
 _LEAST_SHARE = 0.1
 # A target that nobody asked for and nobody can keep becomes this times what it takes alone.
 _STRETCH = 2.0
+# The part of what is left that may pass before the first token, where only the deadline counts.
+_PATIENCE = 0.5
 # Without evidence, wider weights are taken for better ones.
 _PRECISIONS = ("fp32", "fp16", "bf16", "int8", "q8", "q4")
 _GAIN = 0.15
@@ -266,10 +268,11 @@ def choose(routes: Sequence[Route], demand: Demand) -> Choice:
     return Choice(tuple(fitting), reason, predicted[first], target, token, alone)
 
 
-def choose_late(routes: Sequence[Route], demand: Demand) -> Choice:
+def choose_late(routes: Sequence[Route], demand: Demand, *, patient: bool = False) -> Choice:
     """Like `choose` for a generation whose target was lost with its worker: the soonest first.
 
-    Only the deadline still counts. The target it is given is twice what it is predicted.
+    Only the deadline still counts. The target it is given is twice what it is predicted; a
+    `patient` one, which workers refused for that, may wait for half of what is left.
     """
     predicted = _predicted(routes, demand)
     alone = min([alone_ns(route, demand.prompt_tokens) for route in routes])
@@ -277,6 +280,8 @@ def choose_late(routes: Sequence[Route], demand: Demand) -> Choice:
     fitting = tuple([i for i in order if predicted[i] <= demand.slack_ns])
     soonest = predicted[order[0]]
     target = max(demand.target_ns, int(_STRETCH * soonest))
+    if patient:
+        target = max(target, int(_PATIENCE * demand.slack_ns))
     token = token_target_ns(routes[order[0]], demand)
     reason = RouteReason.DEADLINE_ONLY if fitting else RouteReason.TOO_SHORT
     return Choice(fitting, reason, soonest, target, token, alone)

@@ -15,7 +15,9 @@ from tests.contract.controlplane.decode_worker import (
     admitted,
     delta,
     dying,
+    echo,
     endless,
+    full,
 )
 from tests.contract.controlplane.http_door import WebWriters, web_writers
 from tests.contract.controlplane.http_scripts import choral
@@ -31,6 +33,11 @@ async def breaking(worker: DecodeWorker, call: worker_pb2.GenerateCall, context:
     await context.write(delta("lost ", 4, index=call.limits.n - 1))
     await context.write(delta("words ", 5, index=call.limits.n - 1))
     await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine is gone")
+
+
+async def crowded(worker: DecodeWorker, call: worker_pb2.GenerateCall, context: Any) -> None:
+    """Refuses a first token's target of less than 10 s."""
+    await (echo if call.first_token_target_us > 10_000_000 else full)(worker, call, context)
 
 
 async def before(web: WebWriters, second: DecodeWorker) -> None:
@@ -86,6 +93,28 @@ async def test_only_the_prompts_of_a_lost_worker_are_begun_again() -> None:
             *("0 upon", "1 upon"),
         ]
         assert len(first.calls) >= 1 and len(second.calls) == 3
+        await web.house.at_rest()
+
+
+async def test_a_crowded_worker_is_asked_again_without_the_target_that_was_lost() -> None:
+    first, second = DecodeWorker("first", script=breaking), DecodeWorker("second", script=crowded)
+    async with web_writers(first) as web, web.sdk() as sdk:
+        await before(web, second)
+        answer = await sdk.chat.completions.create(model=WRITER, messages=HELLO)
+        assert answer.choices[0].message.content == RENDERED
+        hurried, patient = [call.first_token_target_us for call in second.calls]
+        assert hurried < 10_000_000 < patient < second.calls[1].budget_us
+        assert len(first.calls) == 1
+        await web.house.at_rest()
+
+
+async def test_a_worker_that_has_no_place_at_all_is_asked_twice_and_no_more() -> None:
+    first, second = DecodeWorker("first", script=breaking), DecodeWorker("second", script=full)
+    async with web_writers(first) as web, web.sdk() as sdk:
+        await before(web, second)
+        with pytest.raises(openai.RateLimitError, match="the arena is full"):
+            await sdk.chat.completions.create(model=WRITER, messages=HELLO)
+        assert (len(first.calls), len(second.calls)) == (1, 2)
         await web.house.at_rest()
 
 

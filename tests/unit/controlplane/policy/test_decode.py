@@ -159,6 +159,11 @@ def test_after_a_loss_only_the_deadline_counts() -> None:
     choice = choose_late([busy, route("q4")], demand(target_ns=-5 * MS))
     assert (choice.routes, choice.reason) == ((1, 0), RouteReason.DEADLINE_ONLY)
     assert choice.target_ns == 50 * MS
+    patient = choose_late([busy, route("q4")], demand(target_ns=-5 * MS), patient=True)
+    assert patient.routes == choice.routes
+    assert patient.target_ns == demand().slack_ns // 2
+    hurried = demand(target_ns=-5 * MS, slack_ns=60 * MS)
+    assert choose_late([route("q4")], hurried, patient=True).target_ns == 50 * MS
 
 
 def test_a_frozen_host_counts_at_most_fourfold() -> None:
