@@ -19,7 +19,8 @@ CONTROLPLANE, WORKER = "controlplane", "worker"
 class Member:
     """One supervised process; `delay_s` is the backoff before its last start.
 
-    `polite` says that it gives way to others until it serves.
+    `polite` says that it gives way to others until it serves. Who served, died and is started again
+    does not: the share of the one that died is free.
     """
 
     spec: ChildSpec
@@ -121,7 +122,7 @@ class Members:
                 member.child.wait(0)
                 try:
                     member.child = Child(member.spec)
-                    member.polite = member.spec.name != CONTROLPLANE and give_way(member.child.pid)
+                    member.polite = member.polite and give_way(member.child.pid)
                 except OSError as error:
                     # No process or descriptor to be had now: the same backoff goes on.
                     failed(f"{member.spec.name} cannot be started: {error}")

@@ -78,3 +78,25 @@ def test_a_polite_member_stands_up_once_it_serves(tmp_path: Path) -> None:
         assert nice_of(child.pid) == 0 if has_groups() else not asked
     finally:
         child.kill()
+
+
+@pytest.mark.parametrize("polite", [False, True])
+def test_who_replaces_a_dead_worker_gives_way_only_if_that_one_did_not_serve_yet(
+    tmp_path: Path, polite: bool
+) -> None:
+    members = Members(RestartPolicy(initial_s=0.0))
+    spec = ChildSpec("worker-0", "worker", tmp_path, None, {"repository": str(tmp_path)}, {})
+    first = members.start(spec, polite=polite)
+    try:
+        first.kill()
+        end = time.monotonic() + 60
+        while members["worker-0"].child is first and time.monotonic() < end:
+            members.revive(time.monotonic(), dict, pytest.fail)
+            time.sleep(0.02)
+        second = members["worker-0"].child
+        assert second is not first and second.alive
+        assert members["worker-0"].polite == (polite and has_groups())
+        if has_groups():
+            assert nice_of(second.pid) == (10 if polite else 0)
+    finally:
+        members["worker-0"].child.kill()
