@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _IN_TRANSIT_NS = 10_000_000
 # A worker that drained has answered everything when it leaves; its last words are on their way.
 LAST_WORDS_S = 2.0
+# One that is silent for so many times the limit is no machine that is busy.
+_GIVEN_UP = 10
 
 
 class Guest(Protocol):
@@ -139,6 +141,8 @@ class Lanes:
         self._now_ns = now_ns
         self._loop = loop
         self._report_interval_ms = report_interval_ms
+        # A busy machine holds reports up for longer than a loss takes to be seen.
+        self._silence_ns = silence_limit_ns(None, report_interval_ms, last=True)
         self._lanes: dict[int, Lane] = {}
         self._watch: asyncio.TimerHandle | None = None
 
@@ -179,7 +183,8 @@ class Lanes:
     def serving(self, model: str, without: Iterable[int] = ()) -> tuple[Lane, ...]:
         """Workers that have the model ready and may be asked for it.
 
-        Silent ones are left out while there is another.
+        Silent ones are left out while there is another, and those who are silent for ten times
+        the limit always: what they have is not lost yet, but nothing new should wait for that.
         """
         membership = self._registry.membership(model)
         if membership is None:
@@ -193,7 +198,14 @@ class Lanes:
         ready = [lane for lane in there if lane.session.state is WorkerState.READY]
         if ready:
             return tuple(ready)
-        return tuple([lane for lane in there if lane.session.state is WorkerState.SUSPECT])
+        heard_ns = self._now_ns() - _GIVEN_UP * self._silence_ns
+        return tuple(
+            [
+                lane
+                for lane in there
+                if lane.session.state is WorkerState.SUSPECT and lane.session.heard_ns > heard_ns
+            ]
+        )
 
     def all(self) -> tuple[Lane, ...]:
         """Every attached worker."""
@@ -211,11 +223,9 @@ class Lanes:
         session = lane.session
         before = session.state
         silent_ns = self._now_ns() - session.heard_ns
-        # A busy machine holds reports up for longer than a loss takes to be seen.
-        limit_ns = silence_limit_ns(None, self._report_interval_ms, last=True)
         if session.load.draining:
             session.state = WorkerState.DRAINING
-        elif silent_ns >= limit_ns:
+        elif silent_ns >= self._silence_ns:
             session.state = WorkerState.SUSPECT
         else:
             session.state = WorkerState.READY

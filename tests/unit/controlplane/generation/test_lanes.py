@@ -171,6 +171,21 @@ def test_draining_and_silent_workers_get_nothing_while_there_is_another(clock: C
     assert [lane.session for lane in clock.lanes.serving("m")] == [one]
 
 
+def test_a_lone_worker_that_stays_silent_is_asked_no_more_until_it_is_heard(clock: Clock) -> None:
+    lone, lanes = clock.join("lone"), clock.lanes
+    clock.report(lone)
+    clock.ns += 9_999 * MS
+    lanes._look()
+    assert lone.state is WorkerState.SUSPECT
+    assert [lane.session for lane in lanes.serving("m")] == [lone]
+    clock.ns += MS
+    assert lanes.serving("m") == ()
+    # It is a member still, and may be asked as soon as it says something.
+    assert lanes.lane(lone.number) is not None
+    clock.report(lone)
+    assert [lane.session for lane in lanes.serving("m")] == [lone]
+
+
 def test_a_worker_that_leaves_abandons_what_it_holds(clock: Clock) -> None:
     session = clock.join("d")
     guest = Guest(movable=False)
