@@ -46,6 +46,8 @@ log = logging.getLogger("controlplane")
 # How often a shutdown looks whether the last request has ended.
 _DRAIN_LOOK_S = 0.01
 _FAREWELL_S = 1.0
+# Workers that lost a control plane try again after 2.6 s at most, and then tell what they have.
+_GATHERING_S = 4.0
 
 
 class ControlPlane:
@@ -62,7 +64,8 @@ class ControlPlane:
         self._config = config
         self._security = security
         self._telemetry = make_telemetry(config)
-        registry = Registry()
+        registry = self._registry = Registry()
+        registry.gathering = True
         self._preprocessor = Preprocessor(
             registry,
             threads=config.preprocess_threads,
@@ -219,10 +222,14 @@ class ControlPlane:
         if self._page is not None:
             self.page_url = await self._page.start()
         address = await self._server.start()
+        asyncio.get_running_loop().call_later(_GATHERING_S, self._gathered)
         if self._records is not None:
             self._records.start()
         self._lag.start()
         return address, await self._http.start() if self._http is not None else ""
+
+    def _gathered(self) -> None:
+        self._registry.gathering = False
 
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""

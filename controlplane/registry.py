@@ -101,6 +101,8 @@ class Registry:
         self._orphans: set[str] = set()
         self._tokenizers: dict[str, bytes] = {}
         self._last_number = 0
+        # True while workers that had another control plane before this one may be on their way.
+        self.gathering = False
         # Sessions that ended, by whether the worker had said that it drains.
         self.drained = 0
         self.lost = 0
@@ -124,6 +126,14 @@ class Registry:
     def orphaned(self, name: str) -> bool:
         """Whether the last worker that had the model went away with it, and none came back."""
         return name in self._orphans
+
+    def expects(self, name: str) -> bool:
+        """Whether a worker with this model, which nobody has, may yet come.
+
+        So it is while workers gather, while there is none at all, and when the last one that had
+        the model is lost.
+        """
+        return self.gathering or not self._sessions or self.orphaned(name)
 
     def workers(self) -> tuple[WorkerSession, ...]:
         """Live sessions in the order they joined."""

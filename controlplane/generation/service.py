@@ -308,7 +308,7 @@ class Generations:
             models = listed(m.name for m in self._registry.models() if m.generates)
             if not name:
                 raise InvalidRequest(f"the model name is empty; models that generate: {models}")
-            if not self._registry.workers() or self._registry.orphaned(name):
+            if self._registry.expects(name):
                 raise unready(name, None)
             raise NotFound(f"no model {shown(name)} here; models that generate: {models}")
         model = membership.model

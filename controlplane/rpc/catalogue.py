@@ -82,15 +82,14 @@ class Catalogue:
     def view(self, name: str, version: str = "") -> ModelView:
         """The model called `name`; NotFound when it, or its version, is not here.
 
-        Raises Unavailable while no worker is here that could have it, or the last one that
-        had it is lost.
+        Raises Unavailable while a worker that has it may yet come.
         """
         membership = self._registry.membership(name)
         if membership is None:
             models = listed(model.name for model in self._registry.models())
             if not name:
                 raise InvalidRequest(f"the model name is empty; models: {models}")
-            if not self._registry.workers() or self._registry.orphaned(name):
+            if self._registry.expects(name):
                 raise Unavailable(f"no worker serves model {shown(name)} now", _RETRY_AFTER_MS)
             hint = ""
             if any(name in session.available for session in self._registry.workers()):

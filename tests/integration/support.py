@@ -32,6 +32,21 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) 
         time.sleep(POLL_S)
 
 
+def gathered(address: str) -> None:
+    """Returns once a control plane expects no workers on their way back to it any more."""
+    with grpc.insecure_channel(address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+
+        def unknown() -> bool:
+            try:
+                stub.Infer(inference_pb2.InferRequest(model="nothing"), timeout=10.0)
+            except grpc.RpcError as error:
+                return bool(error.code() is grpc.StatusCode.NOT_FOUND)
+            return False
+
+        wait_for(unknown, "a model that nobody has is not found")
+
+
 def settled(address: str) -> FleetStatus:
     """The status once every gauge is back at zero; fails with what is left over."""
     last: list[FleetStatus] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.integration.conftest import StartCluster
-from tests.integration.support import Tally, connected, settled
+from tests.integration.support import Tally, connected, gathered, settled
 
 
 async def test_workers_come_back_to_a_restarted_control_plane(start_cluster: StartCluster) -> None:
@@ -26,6 +26,7 @@ async def test_workers_come_back_to_a_restarted_control_plane(start_cluster: Sta
     async with connected(cluster.address) as client:
         answers = await client.many("tiny", ["good film"] * 10)
     assert {answer.provenance.variant for answer in answers} == {"tiny-b"}
+    await asyncio.to_thread(gathered, cluster.address)
     settled(cluster.address)
 
 

@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2
 from deploy.cluster import LocalCluster
 from protos.inference import model_config_pb2, oip_pb2
 from protos.orchid.v1 import common_pb2, inference_pb2, inference_pb2_grpc
+from tests.integration.support import gathered
 from tests.triton_environment import triton_python
 
 SESSION = Path(__file__).with_name("tritonclient_session.py")
@@ -82,6 +83,7 @@ def test_a_stock_client_gets_what_the_native_api_gives(
 ) -> None:
     cluster = start_cluster(workers=2, models=("tiny",))
     expected = jobs_answered_natively(cluster.address)
+    gathered(cluster.address)
     ran = subprocess.run(
         [triton_python(), SESSION, cluster.address],
         input=json.dumps(JOBS),

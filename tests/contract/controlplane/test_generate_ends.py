@@ -268,6 +268,15 @@ async def test_when_all_refuse_the_caller_hears_when_to_come_back() -> None:
         await house.at_rest()
 
 
+async def test_while_workers_gather_an_unknown_model_is_unavailable() -> None:
+    async with writers(DecodeWorker()) as house:
+        house.registry.gathering = True
+        error, _ = await refusal(house.inference.Generate(ask(model="nope")))
+        assert error.code() is CODE.UNAVAILABLE
+        assert dict(error.trailing_metadata() or ())["retry-after-ms"] == "1000"
+        await house.at_rest()
+
+
 async def test_a_slow_caller_holds_its_worker_back() -> None:
     piece = "x" * 16_000
 

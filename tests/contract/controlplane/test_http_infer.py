@@ -223,6 +223,16 @@ async def test_a_version_is_named_in_the_path() -> None:
         assert "no model 'nope' here" in told(unknown, 404)
 
 
+async def test_while_workers_gather_an_unknown_model_may_yet_come() -> None:
+    async with web_door() as web:
+        web.grpc.registry.gathering = True
+        unknown = await web.post("/v2/models/nope/infer", body(text("bad")))
+        assert "no worker serves model 'nope' now" in told(unknown, 503)
+        assert unknown.headers["retry-after"] == "1"
+        web.grpc.registry.gathering = False
+        told(await web.post("/v2/models/nope/infer", body(text("bad"))), 404)
+
+
 async def test_refusals_have_the_status_and_the_time_to_wait() -> None:
     async with web_door() as web:
         for error, status in (

@@ -144,6 +144,21 @@ def test_the_pool_keeps_its_deployment_when_an_earlier_session_gets_another() ->
     assert "m" not in second.apart
 
 
+def test_a_model_is_expected_while_its_worker_may_yet_come() -> None:
+    registry = Registry()
+    assert registry.expects("m")
+    join(registry, "w1", model("other"))
+    assert not registry.expects("m")
+    registry.gathering = True
+    assert registry.expects("m")
+    registry.gathering = False
+    lost = join(registry, "w2", model())
+    registry.leave(lost)
+    assert registry.expects("m") and not registry.expects("n")
+    join(registry, "w3")
+    assert registry.expects("m")
+
+
 def test_tokenizers_are_missed_until_they_are_sent() -> None:
     registry = Registry()
     session = join(registry, "w1", model())
