@@ -10,7 +10,7 @@ from typing import Any
 from bench.compare.figures import Cell, cells
 from bench.compare.scenario import SCENARIOS, disturbance
 from bench.compare.settings import BOUND, REFERENCE, settings_of
-from bench.compare.timeline import BIN_S, Timeline, rolling_share, summed
+from bench.compare.timeline import BIN_S, Timeline, rolling, rolling_share, summed
 from bench.plots import COLOURS
 from bench.report import Report
 
@@ -82,7 +82,7 @@ def plot_scenario(report: Report, path: Path) -> None:
     elif len(settings.deadline_mix) > 1:
         _by_deadline(axes[1], points)
     else:
-        axes[1].set_axis_off()
+        _over_time(axes[1], [p for p in points if p["seed"] == settings.seeds[0]], None)
     facts = f"{report.host.cpu_model}, {report.host.cores_granted:g} cores"
     what = SCENARIOS[settings.scenario].what
     figure.suptitle(f"{what}: {facts}, commit {report.commit[:10]}", fontsize="medium")
@@ -108,15 +108,25 @@ def _bars(axis: Any, found: Sequence[Cell]) -> None:
     axis.grid(alpha=0.25, axis="y")
 
 
-def _over_time(axis: Any, points: Sequence[Any], span: tuple[float, float]) -> None:
-    """On-time share of the second that ends at each time, all seeds together; live policies."""
+def _over_time(axis: Any, points: Sequence[Any], span: tuple[float, float] | None) -> None:
+    """On-time share of the second that ends at each time, all seeds together; live policies.
+
+    Grey is the disturbance, or how much was offered, in % of the most in a second.
+    """
     live = [point for point in points if point["kind"] == "live"]
+    offered: Any = ()
     for policy in dict.fromkeys(point["policy"] for point in live):
         mine = [p["timeline"] for p in live if p["policy"] == policy]
         line = summed([Timeline.from_point(part) for part in mine])
         share = rolling_share(line.on_time, line.offered)
+        offered = rolling(line.offered)
         axis.plot([1.0 + k * BIN_S for k in range(len(share))], 100 * share, **style(policy))
-    axis.axvspan(span[0], max(span[1], span[0] + 0.1), color="0.85", zorder=0)
+    if span is not None:
+        axis.axvspan(span[0], max(span[1], span[0] + 0.1), color="0.85", zorder=0)
+    elif len(offered):
+        times = [1.0 + k * BIN_S for k in range(len(offered))]
+        high = 100 * offered / max(1.0, offered.max())
+        axis.fill_between(times, high, color="0.85", zorder=0, label="offered, of the most")
     axis.set(title="on time over the last second", xlabel="s", ylabel="% of offered requests")
     axis.set_ylim(0, 102)
     axis.legend(fontsize="small")

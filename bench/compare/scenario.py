@@ -1,34 +1,31 @@
-"""Traffic and misfortunes that policies are tried with, live and simulated."""
+"""Traffic and misfortunes that policies are tried with: what they are, simulated, and read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bench.compare.figures import cells
-from bench.compare.hog import Hog
 from bench.compare.settings import CompareSettings, Job
 from bench.compare.simulated import Played, bound_job, calibration_at, simulate_job
 from bench.compare.store import Store
-from bench.compare.timeline import Recovery, Timeline, recovery, summed, timeline
+from bench.compare.timeline import Recovery, Shares, Timeline, bursts, recovery, summed, timeline
+from bench.load.metrics import worth_of
 from bench.load.plan import Process, Workload
-from bench.load.processes import Event
 from bench.load.record import Records
+from bench.sim.answers import Answers
 from bench.sim.model import SimModel
 from bench.sim.result import Ending
 from bench.sim.service import Faults, SlowDown, WorkerLoss
 from bench.sweep import Baseline
-from deploy.cluster import LocalCluster
-from deploy.fleet import FleetError
 
 Point = dict[str, Any]
 
 HOG_SHARE = 0.5
 _DETECTED_S = 0.05
-_PROBE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,56 +65,12 @@ def disturbance(settings: CompareSettings) -> tuple[float, float] | None:
     return begin_s, begin_s + min(scenario.lasts_s, span_s * scenario.at_most)
 
 
-class Misfortune:
-    """Makes a scenario's events happen to a live cluster, and sees when all is well again."""
-
-    def __init__(self, cluster: LocalCluster, settings: CompareSettings, hog: Hog) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._hog = hog
-        self._went = False
-        self.back_s: float | None = None
-
-    def events(self, job: Job) -> Sequence[Event]:
-        """The events of one run."""
-        span = disturbance(self._settings)
-        self._went, self.back_s = False, None
-        if span is None:
-            return ()
-        begin_s, end_s = span
-        if self._settings.scenario == "hog":
-            return ((begin_s, self._hog.start), (end_s, self._hog.stop))
-        if self._settings.scenario == "kill":
-            whole_s = self._settings.seconds + self._settings.warmup_s
-            probes = np.arange(begin_s + _PROBE_S, whole_s, _PROBE_S).tolist()
-            return ((begin_s, self._kill), *((at, self._probe(at)) for at in probes))
-        return ()
-
-    def _kill(self) -> None:
-        self._cluster.kill_worker(self._cluster.worker_names()[0])
-
-    def _probe(self, at_s: float) -> Callable[[], None]:
-        def probe() -> None:
-            if self.back_s is not None:
-                return
-            try:
-                workers = self._cluster.status().pool(self._settings.model).workers
-            except (FleetError, KeyError):
-                return
-            self._went = self._went or workers < self._settings.workers
-            if self._went and workers >= self._settings.workers:
-                self.back_s = at_s
-
-        return probe
-
-
 def additions(
     settings: CompareSettings, baseline: Baseline, workload: Workload, records: Records
 ) -> Point:
     """What a scenario's live point has besides: its timeline, and shares by deadline."""
     on_time = records.ending == Ending.ON_TIME
-    known = [workload.qualities.get(name, 0.0) for name in records.variants]
-    worth = np.array([*known, 0.0])[records.variant]
+    worth = np.nan_to_num(worth_of(records, workload))
     line = timeline(records.due_ns, on_time, worth, settings.seconds + settings.warmup_s)
     inside = records.window_rows("open")
     budget_ms = records.budget_ns[inside] / 1e6 / (settings.deadline_ms or baseline.deadline_ms)
@@ -141,11 +94,16 @@ def faults_of(settings: CompareSettings, cores: int, back_s: float | None) -> Fa
 
 
 def simulate_scenario(
-    settings: CompareSettings, workload: Workload, store: Store, cores: int
+    settings: CompareSettings,
+    workload: Workload,
+    store: Store,
+    cores: int,
+    answers: Answers | None = None,
 ) -> list[Point]:
     """Every live policy's counterpart on the traffic it met, and the bound where none fails.
 
-    A killed worker comes back when the live one did.
+    A killed worker comes back when the live one did. `answers` are what was recorded of each
+    variant.
     """
     assert store.baseline is not None
     assert store.served is not None
@@ -160,9 +118,10 @@ def simulate_scenario(
         job = Job(policy, load, seed)
         faults = faults_of(settings, cores, live[job].get("back_s"))
         known = (settings, job, store.baseline, workload, store.served, calibration)
-        points.append(_with_timeline(settings, simulate_job(*known, faults), store.served))
+        played = simulate_job(*known, faults, answers)
+        points.append(_with_timeline(settings, played, store.served))
         if not faults and policy == settings.policies[0]:
-            points.append(bound_job(*known))
+            points.append(bound_job(*known, answers))
     return points
 
 
@@ -171,10 +130,20 @@ def _with_timeline(settings: CompareSettings, played: Played, served: SimModel) 
     line = timeline(
         played.workload.arrived_ns,
         played.endings.ending == Ending.ON_TIME,
-        qualities[played.endings.variant],
+        qualities[played.endings.variant] if played.endings.worth is None else played.endings.worth,
         settings.seconds + settings.warmup_s,
     )
     return {**played.point, "timeline": line.as_point()}
+
+
+def timelines(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, float], list[Timeline]]:
+    """The timelines of every policy (also simulated) and load, one a seed."""
+    lines: dict[tuple[str, float], list[Timeline]] = {}
+    for point in points:
+        if "timeline" in point:
+            key = (point["policy"], point["load_factor"])
+            lines.setdefault(key, []).append(Timeline.from_point(point["timeline"]))
+    return lines
 
 
 def recoveries(
@@ -182,19 +151,20 @@ def recoveries(
 ) -> dict[tuple[str, float], Recovery]:
     """The recovery of every policy (also simulated) and load, all seeds in one timeline."""
     span = disturbance(settings)
-    lines: dict[tuple[str, float], list[Timeline]] = {}
-    for point in points:
-        if "timeline" in point:
-            key = (point["policy"], point["load_factor"])
-            lines.setdefault(key, []).append(Timeline.from_point(point["timeline"]))
     if span is None:
         return {}
-    return {key: recovery(summed(parts), settings.warmup_s, *span) for key, parts in lines.items()}
+    return {
+        key: recovery(summed(parts), settings.warmup_s, *span)
+        for key, parts in timelines(points).items()
+    }
 
 
 def scenario_summary(store: Store, settings: CompareSettings) -> dict[str, float]:
-    """`<policy>@<load>.` on_time_before, on_time_during, on_time_lowest, recovered (0 or 1) and
-    recovery_s, which is the rest of the run when it was not seen; and on_time at a deadline.
+    """What a scenario's summary has besides, `<policy>@<load>.` and:
+
+    `on_time_` and `accurate_goodput_` before, during and after a disturbance, on_time_lowest,
+    recovered (0 or 1), recovery_s, which is the rest of the run when it was not seen, and
+    replaced_s of a killed worker; busy, after_busy and quiet of bursts; on_time at a deadline.
     """
     summary: dict[str, float] = {}
     span = disturbance(settings)
@@ -202,14 +172,42 @@ def scenario_summary(store: Store, settings: CompareSettings) -> dict[str, float
         at = f"{policy}@{load:g}"
         assert span is not None
         rest_s = settings.seconds + settings.warmup_s - span[0]
-        summary[f"{at}.on_time_before"] = found.before
-        summary[f"{at}.on_time_during"] = found.during
+        phases = {"before": found.before, "during": found.during, "after": found.after}
+        summary |= _by_phase(at, phases)
         summary[f"{at}.on_time_lowest"] = found.lowest
         summary[f"{at}.recovered"] = float(found.recovery_s is not None)
         summary[f"{at}.recovery_s"] = rest_s if found.recovery_s is None else found.recovery_s
+    for (policy, load), replaced_s in replacements(store.points, settings).items():
+        summary[f"{policy}@{load:g}.replaced_s"] = replaced_s
+    if settings.arrivals == "mmpp":
+        for (policy, load), lines in timelines(store.points).items():
+            seen = bursts(lines, settings.warmup_s)
+            phases = {"busy": seen.busy, "after_busy": seen.after, "quiet": seen.quiet}
+            summary |= _by_phase(f"{policy}@{load:g}", phases)
     if len(settings.deadline_mix) > 1:
         summary |= _by_deadline(store)
     return summary
+
+
+def replacements(
+    points: Sequence[Mapping[str, Any]], settings: CompareSettings
+) -> dict[tuple[str, float], float]:
+    """Seconds from the kill until the replacement served, by policy and load, means over seeds."""
+    span = disturbance(settings)
+    found: dict[tuple[str, float], list[float]] = {}
+    for point in points:
+        if span is not None and point.get("back_s") is not None:
+            key = (point["policy"], point["load_factor"])
+            found.setdefault(key, []).append(point["back_s"] - span[0])
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+
+def _by_phase(at: str, phases: Mapping[str, Shares]) -> dict[str, float]:
+    return {
+        f"{at}.{figure}_{phase}": getattr(shares, figure)
+        for figure in ("on_time", "accurate_goodput")
+        for phase, shares in phases.items()
+    }
 
 
 def _by_deadline(store: Store) -> dict[str, float]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 BIN_S = 0.25
 _WINDOW = round(1.0 / BIN_S)
 _TOLERANCE = 0.02
+_BUSY = 1.5
 
 Floats = NDArray[np.float64]
 
@@ -60,8 +61,7 @@ def timeline(
 
 def summed(parts: Sequence[Timeline]) -> Timeline:
     """All seeds' requests in one timeline, so that a second holds more of them."""
-    columns = ([getattr(part, name) for part in parts] for name in ("offered", "on_time", "worth"))
-    return Timeline(*(tuple(np.sum(rows, axis=0).tolist()) for rows in columns))
+    return Timeline(*(tuple(np.sum(rows, axis=0).tolist()) for rows in _columns(parts)))
 
 
 def rolling(counts: Sequence[float]) -> Floats:
@@ -79,17 +79,29 @@ def rolling_share(part: Sequence[float], whole: Sequence[float]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
-    """What a disturbance did to the on-time share.
+class Shares:
+    """Shares of what was offered in a part of a run; 1 where nothing was.
 
-    `before` is the share from the warm-up's end to the disturbance, `during` that from its
-    begin to its end (five seconds for one without length), `lowest` the worst second after its
-    begin. `recovery_s` is the time from its begin until the share over a second is back, 0
-    when it never left, None when the run ended first.
+    `on_time` counts answers on time, `accurate_goodput` sums the qualities of those.
     """
 
-    before: float
-    during: float
+    on_time: float
+    accurate_goodput: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a disturbance did.
+
+    `before` is from the warm-up's end to the disturbance, `during` from its begin to its end (five
+    seconds for one without length), `after` from there to the run's end, `lowest` the share on
+    time in the worst second after its begin. `recovery_s` is the time from its begin until the
+    share on time over a second is back, 0 when it never left, None when the run ended first.
+    """
+
+    before: Shares
+    during: Shares
+    after: Shares
     lowest: float
     recovery_s: float | None
 
@@ -103,17 +115,20 @@ def recovery(line: Timeline, warmup_s: float, begin_s: float, end_s: float) -> R
     """
     first, begin = math.ceil(warmup_s / BIN_S), math.ceil(begin_s / BIN_S)
     end = math.ceil(max(end_s, begin_s + 5.0 if end_s <= begin_s else end_s) / BIN_S)
-    before = _share(line, first, begin)
+    places = np.arange(len(line.offered))
+    before = _shares(line, (places >= first) & (places < begin))
     share = rolling_share(line.on_time, line.offered)
     count = np.maximum(1.0, rolling(line.offered))
-    allowed = np.maximum(_TOLERANCE, 2.0 * np.sqrt(before * (1.0 - before) / count))
-    down = share < before - allowed
+    usual = before.on_time
+    allowed = np.maximum(_TOLERANCE, 2.0 * np.sqrt(usual * (1.0 - usual) / count))
+    down = share < usual - allowed
     after = np.flatnonzero(down[begin:]) + begin
     lowest = share[begin:]
     return Recovery(
         before=before,
-        during=_share(line, begin, end),
-        lowest=float(np.nanmin(lowest)) if np.isfinite(lowest).any() else before,
+        during=_shares(line, (places >= begin) & (places < end)),
+        after=_shares(line, places >= end),
+        lowest=float(np.nanmin(lowest)) if np.isfinite(lowest).any() else usual,
         recovery_s=0.0 if not len(after) else _back(down, int(after[0]), begin_s),
     )
 
@@ -125,6 +140,48 @@ def _back(down: NDArray[np.bool_], first: int, begin_s: float) -> float | None:
     return None
 
 
-def _share(line: Timeline, first: int, last: int) -> float:
-    offered = sum(line.offered[first:last])
-    return sum(line.on_time[first:last]) / offered if offered else 1.0
+@dataclass(frozen=True, slots=True)
+class Bursts:
+    """What bursts did: `busy` is of the requests due in them, `after` of those in the second
+    after each, `quiet` of the others.
+    """
+
+    busy: Shares
+    after: Shares
+    quiet: Shares
+
+
+def bursts(lines: Sequence[Timeline], warmup_s: float) -> Bursts:
+    """Tells bursts from the rest by what was offered, in each run by itself, after its warm-up.
+
+    A bin is busy with more than 1.5 times the mean: halfway between the rates of the phases.
+    """
+    first = math.ceil(warmup_s / BIN_S)
+    whole = Timeline(*(tuple(np.concatenate(rows)) for rows in _columns(lines)))
+    busy, after, inside = [], [], []
+    for line in lines:
+        offered = np.array(line.offered)
+        high = offered > _BUSY * offered.mean()
+        lately = np.convolve(high, np.ones(_WINDOW + 1))[: len(high)] > 0
+        busy.append(high)
+        after.append(lately & ~high)
+        inside.append(np.arange(len(high)) >= first)
+    counted = np.concatenate(inside)
+    high, behind = np.concatenate(busy) & counted, np.concatenate(after) & counted
+    return Bursts(
+        busy=_shares(whole, high),
+        after=_shares(whole, behind),
+        quiet=_shares(whole, counted & ~high & ~behind),
+    )
+
+
+def _columns(lines: Sequence[Timeline]) -> list[list[tuple[float, ...]]]:
+    return [[getattr(line, name) for line in lines] for name in ("offered", "on_time", "worth")]
+
+
+def _shares(line: Timeline, chosen: NDArray[np.bool_]) -> Shares:
+    offered = float(np.array(line.offered)[chosen].sum())
+    if not offered:
+        return Shares(1.0, 1.0)
+    on_time, worth = (float(np.array(row)[chosen].sum()) for row in (line.on_time, line.worth))
+    return Shares(on_time / offered, worth / offered)

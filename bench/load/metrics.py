@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 from hdrh.histogram import HdrHistogram
+from numpy.typing import NDArray
 
 from bench.load.plan import LoadPlan, Workload
 from bench.load.record import CANCELLED_BY_DRIVER, OK, Records
@@ -101,7 +102,7 @@ def measure(plan: LoadPlan, workload: Workload, records: Records) -> LoadResult:
     known = int((on_time & (labels >= 0)).sum())
     offered, good = int(inside.sum()), int(on_time.sum())
     counts = np.bincount(ending, minlength=len(Ending)).tolist()
-    quality = _quality_sum(records, workload, inside, on_time)
+    quality = float(worth_of(records, workload)[inside][on_time].sum())
     watched = {name: value for name, value in records.cpu_s.items() if name != "driver"}
     workers_s = sum(value for name, value in watched.items() if name.startswith("worker"))
     return LoadResult(
@@ -135,24 +136,18 @@ def measure(plan: LoadPlan, workload: Workload, records: Records) -> LoadResult:
     )
 
 
-def _quality_sum(
-    records: Records,
-    workload: Workload,
-    inside: np.ndarray[Any, Any],
-    on_time: np.ndarray[Any, Any],
-) -> float:
-    """Sum over on-time answers of what they are expected to be right; nan when one is unknown.
+def worth_of(records: Records, workload: Workload) -> NDArray[np.float64]:
+    """What each answer is expected to be right; nan without an answer and when nobody knows.
 
     That is the quality of the answering variant, or what the evidence of a cascade expects.
     """
     of = np.array(
         [workload.qualities.get(name, math.nan) for name in records.variants] + [math.nan]
     )
-    worth = of[records.variant[inside][on_time]]
-    if records.expected is not None:
-        expected = records.expected[inside][on_time]
-        worth = np.where(np.isnan(expected), worth, expected)
-    return float(worth.sum())
+    worth: NDArray[np.float64] = of[records.variant]
+    if records.expected is None:
+        return worth
+    return np.where(np.isnan(records.expected), worth, records.expected)
 
 
 def _escalated(

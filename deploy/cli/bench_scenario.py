@@ -99,18 +99,20 @@ def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool
     from rich.console import Console
 
     from bench.compare.hog import Hog
+    from bench.compare.misfortune import Misfortune
     from bench.compare.run import run_live, seconds_left, summarise
     from bench.compare.scenario import (
         HOG_SHARE,
-        Misfortune,
         additions,
         disturbance,
         scenario_summary,
         simulate_scenario,
     )
     from bench.compare.settings import Job
+    from bench.workloads import answers_for
     from deploy.cli.progress import bench_progress
     from deploy.cluster import LocalCluster
+    from deploy.restart import RestartPolicy
     from worker.cpu_plan import read_cpu_plan
 
     console = Console()
@@ -119,11 +121,16 @@ def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool
         store = open_store(console, settings, "scenario", path, fresh=fresh)
         left_s = seconds_left(settings, store)
         if left_s > 0:
-            spec = cluster_spec(settings, path.parent / "cluster", repository)
+            spec = replace(
+                cluster_spec(settings, path.parent / "cluster", repository),
+                supervise=True,
+                # A kill in each of many runs is no worker that keeps dying by itself.
+                restart=RestartPolicy(factor=1.0),
+            )
             span = disturbance(settings)
             with (
                 bench_progress(console, left_s) as (notify, on_start),
-                LocalCluster(replace(spec, supervise=True)) as cluster,
+                LocalCluster(spec) as cluster,
                 Hog(HOG_SHARE, settings.seconds) as hog,
             ):
                 misfortune = Misfortune(cluster, settings, hog)
@@ -131,7 +138,7 @@ def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool
                 def adds(job: Job, records: Records) -> dict[str, object]:
                     assert store.baseline is not None
                     found = additions(settings, store.baseline, workload, records)
-                    return {**found, "back_s": misfortune.back_s}
+                    return {**found, "back_s": misfortune.settle()}
 
                 cluster.wait_ready(timeout_s=600.0, on_progress=on_start)
                 run_live(
@@ -145,7 +152,9 @@ def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool
                     calm_until_s=span[0] if span else 0.0,
                 )
         with console.status("simulating"):
-            store.keep(simulate_scenario(settings, workload, store, read_cpu_plan().cores))
+            answers = answers_for(repository, settings.model, workload)
+            cores = read_cpu_plan().cores
+            store.keep(simulate_scenario(settings, workload, store, cores, answers))
         summary = {**summarise(store), **scenario_summary(store, settings)}
         store.save(summary)
         show(console, store.report(summary), path)
@@ -157,11 +166,12 @@ def _print_recoveries(
 ) -> None:
     from rich.table import Table
 
-    from bench.compare.scenario import disturbance, recoveries
+    from bench.compare.scenario import disturbance, recoveries, replacements
 
     span = disturbance(settings)
     if span is None:
         return
+    replaced = replacements(points, settings)
     console.print(
         f"\nFrom {span[0]:.1f} s to {span[1]:.1f} s of each run; shares on time in %, of all "
         "seeds together, lowest of any second.",
@@ -170,10 +180,13 @@ def _print_recoveries(
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     table.add_column("load", no_wrap=True)
     table.add_column("policy", no_wrap=True)
-    for heading in ("before", "during", "lowest", "back after s"):
+    headings = ("before", "during", "after", "lowest", "back after s")
+    for heading in (*headings, "replaced after s") if replaced else headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for (policy, load), found in recoveries(points, settings).items():
-        shares = (found.before, found.during, found.lowest)
+        phases = (found.before, found.during, found.after)
+        shares = [*(phase.on_time for phase in phases), found.lowest]
         back = "not seen" if found.recovery_s is None else f"{found.recovery_s:.1f}"
-        table.add_row(f"{load:g}", policy, *(f"{100 * share:.1f}" for share in shares), back)
+        took = [f"{replaced[policy, load]:.1f}"] if (policy, load) in replaced else []
+        table.add_row(f"{load:g}", policy, *(f"{100 * share:.1f}" for share in shares), back, *took)
     console.print(table, highlight=False)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.compare.hog import Hog, burn
-from bench.compare.scenario import SCENARIOS, disturbance, faults_of
+from bench.compare.scenario import SCENARIOS, disturbance, faults_of, scenario_summary
 from bench.compare.settings import CompareSettings
-from bench.compare.timeline import Timeline, recovery, rolling_share, summed, timeline
+from bench.compare.store import Store
+from bench.compare.timeline import Timeline, bursts, recovery, rolling_share, summed, timeline
 
 SETTINGS = CompareSettings(
     model="m", policies=("price",), seconds=28.0, warmup_s=2.0, scenario="kill"
 )
+PHASES = ("busy", "after_busy", "quiet")
 
 
 def line(*phases: tuple[float, float], per_bin: float = 25.0) -> Timeline:
@@ -40,8 +44,11 @@ def test_requests_are_counted_where_they_were_due() -> None:
 def test_the_recovery_lasts_until_the_last_bad_second() -> None:
     """Down from 10 s to 13 s: the first whole good second ends at 14 s."""
     found = recovery(line((10.0, 0.98), (3.0, 0.5), (17.0, 0.98)), 2.0, 10.0, 10.0)
-    assert found.before == pytest.approx(0.98)
-    assert found.during == pytest.approx((3 * 0.5 + 2 * 0.98) / 5)
+    assert found.before.on_time == pytest.approx(0.98)
+    assert found.during.on_time == pytest.approx((3 * 0.5 + 2 * 0.98) / 5)
+    assert found.during.accurate_goodput == pytest.approx(0.9 * found.during.on_time)
+    assert found.after.on_time == pytest.approx(0.98)
+    assert found.after.accurate_goodput == pytest.approx(0.9 * 0.98)
     assert found.lowest == pytest.approx(0.5)
     # A second with one bad quarter (0.86) is still down.
     assert found.recovery_s == pytest.approx(4.0)
@@ -62,7 +69,73 @@ def test_who_falls_again_at_once_has_not_recovered() -> None:
 def test_what_is_not_seen_is_not_claimed() -> None:
     found = recovery(line((10.0, 0.98), (20.0, 0.5)), 2.0, 10.0, 15.0)
     assert found.recovery_s is None
-    assert found.during == pytest.approx(0.5)
+    assert found.during.on_time == pytest.approx(0.5)
+
+
+def test_requests_in_bursts_after_them_and_in_quiet_are_told_apart() -> None:
+    """A burst of 1 s, a bad second after it, and the same in another order in the other run."""
+    quiet, busy, behind = (10.0, 1.0), (50.0, 0.5), (10.0, 0.8)
+
+    def run(*phases: tuple[tuple[float, float], float]) -> Timeline:
+        offered = np.concatenate([np.full(round(4 * s), rate) for (rate, _), s in phases])
+        shares = np.concatenate([np.full(round(4 * s), share) for (_, share), s in phases])
+        return Timeline(tuple(offered), tuple(offered * shares), tuple(offered * shares * 0.9))
+
+    runs = [
+        # The warm-up's burst counts for nobody.
+        run((busy, 1.0), (quiet, 2.0), (busy, 1.0), (behind, 1.0), (quiet, 5.0)),
+        run((quiet, 6.0), (busy, 1.0), (behind, 1.0), (quiet, 2.0)),
+    ]
+    found = bursts(runs, 2.0)
+    assert found.busy.on_time == pytest.approx(0.5)
+    assert found.after.on_time == pytest.approx(0.8)
+    assert found.quiet.on_time == pytest.approx(1.0)
+    assert found.quiet.accurate_goodput == pytest.approx(0.9)
+    even = bursts([line((10.0, 0.9))], 2.0)
+    assert even.quiet.on_time == pytest.approx(0.9)
+    assert even.busy.on_time == 1.0, "where nothing was offered nothing was late"
+
+
+def stored(tmp_path: Path, settings: CompareSettings, *points: dict[str, Any]) -> Store:
+    store = Store(tmp_path / "s.json", "scenario", settings)
+    store.keep([{"load_factor": 0.8, "kind": "live", **point} for point in points])
+    return store
+
+
+def test_the_summary_of_a_kill_has_each_phase_and_when_the_worker_was_replaced(
+    tmp_path: Path,
+) -> None:
+    felt = line((10.0, 0.98), (3.0, 0.5), (17.0, 0.98)).as_point()
+    lasting = line((10.0, 0.98), (20.0, 0.5)).as_point()
+    store = stored(
+        tmp_path,
+        SETTINGS,
+        {"policy": "price", "seed": 1, "timeline": felt, "back_s": 18.0},
+        {"policy": "price", "seed": 2, "timeline": felt, "back_s": 20.0},
+        {"policy": "early", "seed": 1, "timeline": lasting, "back_s": 41.0},
+        {"policy": "sim-price", "seed": 1, "timeline": felt, "kind": "simulated"},
+    )
+    found = scenario_summary(store, SETTINGS)
+    assert found["price@0.8.replaced_s"] == pytest.approx(9.0)
+    assert found["early@0.8.replaced_s"] == pytest.approx(31.0), "after the run's end"
+    assert "sim-price@0.8.replaced_s" not in found
+    assert found["price@0.8.recovery_s"] == pytest.approx(4.0)
+    assert (found["early@0.8.recovered"], found["early@0.8.recovery_s"]) == (0.0, 20.0)
+    assert found["price@0.8.on_time_before"] == pytest.approx(0.98)
+    assert found["price@0.8.on_time_after"] == pytest.approx(0.98)
+    assert found["early@0.8.accurate_goodput_during"] == pytest.approx(0.45)
+    assert found["sim-price@0.8.accurate_goodput_after"] == pytest.approx(0.9 * 0.98)
+
+
+def test_the_summary_of_bursts_has_their_phases_and_no_recovery(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, scenario="mmpp", arrivals="mmpp")
+    even = line((30.0, 0.9)).as_point()
+    found = scenario_summary(
+        stored(tmp_path, settings, {"policy": "price", "seed": 1, "timeline": even}), settings
+    )
+    figures = [f"{f}_{p}" for f in ("on_time", "accurate_goodput") for p in PHASES]
+    assert set(found) == {f"price@0.8.{figure}" for figure in figures}
+    assert found["price@0.8.on_time_quiet"] == pytest.approx(0.9)
 
 
 def test_every_scenario_has_its_disturbance_and_its_simulated_fault() -> None:
