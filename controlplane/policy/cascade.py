@@ -158,7 +158,8 @@ class Pair:
     """A first and a second variant, by number, and the worth of asking the second.
 
     `weights` are the shares of items in each step, `rights` and `gains` as in `Escalation`;
-    `accuracy` is the mean of `rights`.
+    `accuracy` is the mean of `rights`; `course` the shares that are asked again and the accuracy
+    then, as more and more of the least sure are.
     `options[i]` is what the option to escalate is worth at the price `prices[i]` (rising from
     0; linear between, nothing beyond): `F(t) = sum_i w_i max(0, g_i - t)`, and at most the mean
     gain, since a cascade is not believed to be better than its second variant.
@@ -173,6 +174,7 @@ class Pair:
     prices: tuple[float, ...]
     options: tuple[float, ...]
     accuracy: float
+    course: tuple[tuple[float, float], ...]
 
     def step(self, confidence: float) -> int:
         """The step of a confidence."""
@@ -209,16 +211,7 @@ class Pair:
 
         The accuracy is at most that of the second variant, as in `options`.
         """
-        weighted = list(zip(self.weights, self.rights, self.gains, strict=True))
-        right = math.fsum([weight * right for weight, right, _ in weighted])
-        most = right + math.fsum([weight * gain for weight, _, gain in weighted])
-        cost = first_ns
-        points = [(cost, right)]
-        for weight, _, gain in weighted:
-            cost += weight * to_ns
-            right += weight * gain
-            points.append((cost, min(right, most)))
-        return points
+        return [(first_ns + share * to_ns, right) for share, right in self.course]
 
 
 def pair_of(
@@ -256,7 +249,22 @@ def pair_of(
         prices=tuple(prices),
         options=tuple(options),
         accuracy=math.fsum([w * right for w, right in zip(weights, rights, strict=True)]),
+        course=_course(weights, rights, gains),
     )
+
+
+def _course(
+    weights: Sequence[float], rights: Sequence[float], gains: Sequence[float]
+) -> tuple[tuple[float, float], ...]:
+    """Shares asked again, the least sure first, and accuracy, at most the second variant's."""
+    right = math.fsum([w * each for w, each in zip(weights, rights, strict=True)])
+    most = right + math.fsum([w * gain for w, gain in zip(weights, gains, strict=True)])
+    share, points = 0.0, [(0.0, right)]
+    for weight, gain in zip(weights, gains, strict=True):
+        share += weight
+        right += weight * gain
+        points.append((share, min(right, most)))
+    return tuple(points)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

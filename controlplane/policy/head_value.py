@@ -40,6 +40,8 @@ _LOWEST_LOAD = 0.2
 _HIGHEST_LOAD = 1.5
 # Largest change in a round, in units of quality, at which the iteration has converged.
 _TOLERANCE = 1e-3
+# Changes in a round that move no decision, nor do all that would follow.
+_STILL = 1e-5
 # A second run that is less likely to be on time is not worth a price.
 _UNLIKELY = 1e-3
 
@@ -62,9 +64,10 @@ class HeadValues:
     once, `ready` that it was for the rates that matter: values of a crowd that never was take long.
     """
 
-    __slots__ = ("_after", "_at", "_chances", "_curves", "_lowest", "_mean", "_options", "_rates",
-                 "_rewards", "_shifts", "_size", "_spacing", "_steady", "_step_ns", "_values",
-                 "converged", "ready", "settled")  # fmt: skip
+    __slots__ = ("_after", "_at", "_chances", "_columns", "_curves", "_firsts", "_later", "_likely",
+                 "_lowest", "_mean", "_options", "_parts", "_rates", "_rewards", "_size", "_slopes",
+                 "_spacing", "_steady", "_step_ns", "_still", "_values", "converged", "ready",
+                 "settled")  # fmt: skip
 
     def __init__(
         self, deadline_ns: float, shares_ns: Sequence[float], options: Sequence[Option] = ()
@@ -87,15 +90,23 @@ class HeadValues:
         self._lowest = low
         self._spacing = math.log(high / low) / (_RATES - 1)
         self._mean = _averaging(self._rates * self._step_ns, self._size)
-        self._shifts = [divmod(share / self._step_ns, 1.0) for share in shares_ns]
-        self._options = [
-            (option.first, divmod(both / self._step_ns, 1.0))
-            for option, both in zip(options, both_ns, strict=True)
-        ]
+        steps = np.array([*shares_ns, *both_ns]) / self._step_ns
+        whole = np.floor(steps).astype(np.intp)
+        self._columns = whole[:, None] + np.arange(self._size)
+        self._parts: _Floats = (steps - whole)[:, None]
+        self._firsts = np.array([option.first for option in options], dtype=np.intp)
+        self._options = len(options)
         self._curves = [(np.array(each.prices), np.array(each.worth)) for each in options]
         self._chances: _Floats = np.zeros((len(options), self._size))
+        # The same, but 1 where it is 0: what prices are divided by.
+        self._likely: _Floats = np.ones((len(options), self._size))
         self._rewards: _Floats = np.zeros((len(shares_ns), self._size))
         self._values: _Floats = np.zeros((_RATES, self._size))
+        # So many rates, from the lowest on, are left out of rounds: nothing moves there.
+        self._still = 0
+        # E h((x - A)+) of the values, on the grid and as far again beyond it, and its slopes.
+        self._later: _Floats = np.zeros((_RATES, 2 * self._size))
+        self._slopes: _Floats = np.zeros((_RATES, 2 * self._size - 1))
         self._at: list[list[float]] = []
         self._after: list[list[float]] = []
 
@@ -110,40 +121,38 @@ class HeadValues:
 
         `chances` are those of each option that both its runs are on time.
         """
-        self._rewards[:, : _STEPS + 1] = rewards
+        moved = _put(rewards, self._rewards[:, : _STEPS + 1])
         if self._options:
-            self._chances[:, : _STEPS + 1] = chances
+            likely = np.array(chances)
+            likely[likely <= _UNLIKELY] = 0.0
+            moved = max(moved, _put(likely, self._chances[:, : _STEPS + 1]))
+            self._likely = np.where(self._chances > 0.0, self._chances, 1.0)
+        if moved > _STILL:
+            self._still, self.converged = 0, False
 
     def improve(self, rounds: int, rate_per_ns: float = math.inf) -> None:
-        """Iterate so many times; values up to that rate are what matters."""
-        moved = np.zeros(1)
-        for _ in range(rounds):
-            after = self._expected()
-            best = after.copy()
-            beyond = np.repeat(after[:, -1:], self._size, axis=1)
-            later = np.concatenate((after, beyond), axis=1)
-            for shift, reward in zip(self._shifts, self._rewards, strict=True):
-                np.maximum(best, reward + self._shifted(later, shift), out=best)
-            for place, (first, shift) in enumerate(self._options):
-                alone = self._shifted(later, self._shifts[first])
-                option = self._option(place, alone - self._shifted(later, shift))
-                np.maximum(best, self._rewards[first] + alone + option, out=best)
-            moved = best - self._values
-            self._values = best - best[:, :1]
-        steady = np.ptp(moved, axis=1) < _TOLERANCE
-        self._steady |= steady
-        self.converged = bool(np.all(steady))
+        """Iterate so many times; values up to that rate are what matters.
+
+        Rates at which nothing moves any more, from the lowest on, are left out until rewards move.
+        """
+        still = self._still
+        if still < _RATES:
+            moved = self._rounds(rounds, still)
+            self._steady[still:] |= moved < _TOLERANCE
+            self.converged = bool(np.all(moved < _TOLERANCE))
+            self._still = still + int(np.argmax(np.append(moved >= _STILL, True)))
+            self._at[still:] = self._values[still:].tolist()
+            self._after[still:] = self._later[still:, : self._size].tolist()
         self.settled = self.settled or self.converged
         # The rung above the rate counts, too.
         rungs = int(np.searchsorted(self._rates, rate_per_ns)) + 1
         self.ready = self.settled or bool(np.all(self._steady[:rungs]))
-        self._at = self._values.tolist()
-        self._after = self._expected().tolist()
 
     def carry(self, before: HeadValues) -> None:
         """Start from values that were found for a similar service."""
         columns = np.minimum(np.arange(self._size), before._size - 1)
-        self._values = before._values[:, columns]
+        self._values[:] = before._values[:, columns]
+        self._look_ahead(0)
         self.settled, self.ready = before.settled, before.ready
         self._steady = before._steady
 
@@ -175,26 +184,57 @@ class HeadValues:
             found.append(low + height * (high - low))
         return found
 
-    def _shifted(self, later: _Floats, shift: tuple[float, float]) -> _Floats:
-        """E h((x + tau - A)+) for a share of so many steps, whole ones and a part of one."""
-        place, part = int(shift[0]), shift[1]
-        low = later[:, place : place + self._size]
-        moved: _Floats = low + part * (later[:, place + 1 : place + 1 + self._size] - low)
+    def _rounds(self, rounds: int, still: int) -> _Floats:
+        """So many rounds for the rates from `still` on; by how much the last one moved each."""
+        values, later = self._values[still:], self._later[still:]
+        slopes, rewards, ones = self._slopes[still:], self._rewards, len(self._rewards)
+        # E h((x + tau - A)+) for every share of so many steps, whole ones and a part of one.
+        shifted = np.empty((len(values), len(self._columns), self._size))
+        steps = np.empty_like(shifted)
+        runs, moved = shifted[:, :ones], np.zeros(len(values))
+        for left in range(rounds - 1, -1, -1):
+            # Other modes than "clip" buffer what they write; no column is beyond the end.
+            slopes.take(self._columns, 1, steps, "clip")
+            later.take(self._columns, 1, shifted, "clip")
+            np.multiply(steps, self._parts, steps)
+            np.add(shifted, steps, shifted)
+            options = self._optional(shifted) if self._options else None
+            np.add(runs, rewards, runs)
+            best = runs.max(1)
+            np.maximum(best, later[:, : self._size], out=best)
+            if options is not None:
+                options += runs.take(self._firsts, 1)
+                np.maximum(best, options.max(1), out=best)
+            if not left:
+                moved = np.ptp(best - values, axis=1)
+            np.subtract(best, best[:, :1], values)
+            self._look_ahead(still)
         return moved
 
-    def _option(self, place: int, costs: _Floats) -> _Floats:
-        """What an option is worth where its second run costs so much of the future."""
-        chances = self._chances[place]
-        prices, worth = self._curves[place]
-        likely = chances > _UNLIKELY
-        asked = costs[:, likely] / chances[likely]
-        found: _Floats = np.zeros_like(costs)
-        found[:, likely] = chances[likely] * np.interp(asked, prices, worth)
-        return found
+    def _optional(self, shifted: _Floats) -> _Floats:
+        """What each option is worth at the price that its second run costs of the future."""
+        costs = shifted.take(self._firsts, 1)
+        costs -= shifted[:, len(self._rewards) :]
+        costs /= self._likely
+        for place, (prices, worth) in enumerate(self._curves):
+            costs[:, place] = np.interp(costs[:, place], prices, worth)
+        costs *= self._chances
+        return costs
 
-    def _expected(self) -> _Floats:
-        expected: _Floats = np.matmul(self._values[:, None, :], self._mean)[:, 0, :]
-        return expected
+    def _look_ahead(self, still: int) -> None:
+        """Make `_later` and `_slopes` those of the values, for the rates from `still` on."""
+        later, size = self._later[still:], self._size
+        later[:, :size] = np.matmul(self._values[still:, None, :], self._mean[still:])[:, 0, :]
+        later[:, size:] = later[:, size - 1 : size]
+        np.subtract(later[:, 1:], later[:, :-1], self._slopes[still:])
+
+
+def _put(rows: Sequence[Sequence[float]] | _Floats, into: _Floats) -> float:
+    """Write rows into an array; by how much that moved it."""
+    new: _Floats = np.array(rows, dtype=np.float64)
+    moved = float(np.max(np.abs(new - into), initial=0.0))
+    into[:] = new
+    return moved
 
 
 def _averaging(passed: _Floats, size: int) -> _Floats:

@@ -105,7 +105,6 @@ class Price:
             self._reward_steps = _REWARD_STEPS
             ages = values.ages_ns()
             values.earn(self._rewards(ages), self._second_chances(ages))
-            values.converged = False
         self._reward_steps -= 1
         if not values.converged:
             rounds = _ROUNDS if values.settled else _FIRST_ROUNDS

@@ -128,3 +128,28 @@ def test_an_option_that_is_worth_nothing_changes_nothing() -> None:
         values.improve(50)
     asked = [age * MS for age in range(0, 90, 7)]
     assert idle.at(1e-7, asked) == pytest.approx(plain.at(1e-7, asked), abs=1e-9)
+
+
+def test_values_that_stood_still_follow_rewards_that_move() -> None:
+    shares = [service / WORKERS for service in SERVICES]
+    option = Option(2, shares[2] + shares[0], (0.0, 0.05, 0.1), (0.06, 0.02, 0.0))
+    moved, fresh = HeadValues(DEADLINE, shares, [option]), HeadValues(DEADLINE, shares, [option])
+
+    def earn(values: HeadValues, qualities: tuple[float, ...]) -> None:
+        ages = values.ages_ns()
+        likely = [max(0.0, 1.0 - age / DEADLINE) for age in ages]
+        values.earn([[quality * part for part in likely] for quality in qualities], [likely])
+        for _ in range(200):
+            values.improve(10)
+
+    earn(moved, QUALITIES)
+    before = (moved.converged, moved.at(1e-7, [30 * MS]))
+    earn(moved, QUALITIES)
+    assert (moved.converged, moved.at(1e-7, [30 * MS])) == before == (True, before[1])
+    earn(moved, (0.7, 0.65, 0.6))
+    earn(fresh, (0.7, 0.65, 0.6))
+    asked = [age * MS for age in range(0, 90, 7)]
+    for rate in (2e-8, 1e-7, 3e-7):
+        assert moved.at(rate, asked) == pytest.approx(fresh.at(rate, asked), abs=1e-3)
+        assert moved.after(rate, asked) == pytest.approx(fresh.after(rate, asked), abs=1e-3)
+    assert moved.at(1e-7, [30 * MS]) != before[1]
