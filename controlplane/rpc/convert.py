@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -264,11 +265,12 @@ def _class_text(value: str, index: int, labels: Sequence[str]) -> str:
 
 def best_classes(tensor: TensorValue) -> list[tuple[int, float]]:
     """Index and softmax probability of the best class of each row of logits [N, C]."""
-    logits = array_of(tensor).reshape(-1, tensor.shape[-1]).astype(np.float64)
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    best = logits.argmax(axis=1)
-    scores = weights[np.arange(len(best)), best] / weights.sum(axis=1)
-    return list(zip(best.tolist(), scores.tolist(), strict=True))
+    found = []
+    # Rows are few and short: plain floats cost less than arrays.
+    for row in array_of(tensor).reshape(-1, tensor.shape[-1]).tolist():
+        best = max(row)
+        found.append((row.index(best), 1.0 / sum([math.exp(each - best) for each in row])))
+    return found
 
 
 def read_native(tensor: common_pb2.Tensor) -> TensorValue:

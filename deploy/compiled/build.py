@@ -35,6 +35,7 @@ PACKAGES = {
         "pending.py",
         "second_looks.py",
         "expiry.py",
+        "lag.py",
         "pump.py",
         "redispatch.py",
         "deployed.py",
