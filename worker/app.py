@@ -233,6 +233,7 @@ class WorkerApp:
                 process_id=os.getpid(),
             ),
             load=self.service.load,
+            untold_s=self.service.untold_s,
             models=self._models,
             changes=self._changes,
             report_interval_s=self._config.report_interval_ms / 1e3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,9 @@ class Service(Protocol):
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
 
+    def untold_s(self) -> float:
+        """For how long no answer has carried that report to the control plane, in seconds."""
+
 
 class EncoderService:
     """Executes batches of requests."""
@@ -174,13 +178,15 @@ class EncoderService:
         self._meter = means.meter
         self._measures = BatchMeasures()
         self._watchdog = Watchdog(self.engine, now_ns, around.loop.call_later)
+        self._now_ns = now_ns
+        self._told_ns = 0
         parts = ExecuteParts(
             engine=self.engine,
             host=self.host,
             watchdog=self._watchdog,
             tracing=means.tracing,
             measures=self._measures,
-            load=self.load,
+            load=self._told_load,
             now_ns=now_ns,
             max_message_bytes=config.max_message_bytes,
         )
@@ -200,10 +206,18 @@ class EncoderService:
         """The worker's report of itself."""
         return convert.load_to(self.engine.state(), self._meter.latest)
 
+    def untold_s(self) -> float:
+        """For how long no answer has carried that report to the control plane, in seconds."""
+        return (self._now_ns() - self._told_ns) / 1e9
+
     def measured(self) -> Iterator[Reading]:
         """What was measured of its work, for the event loop to read."""
         yield from readings.of_loop(self.engine.state())
         yield from readings.of_batches(self._measures)
+
+    def _told_load(self) -> worker_pb2.WorkerLoad:
+        self._told_ns = self._now_ns()
+        return self.load()
 
     def _requests(self) -> list[MemoryLine]:
         return [MemoryLine(Lifetime.REQUESTS, "inputs", self.engine.held_bytes())]
@@ -291,6 +305,10 @@ class DecodeService:
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
         return convert.load_to(self.engine.state(), self._meter.latest, self.engine.loads)
+
+    def untold_s(self) -> float:
+        """Its answers carry no report."""
+        return math.inf
 
     def measured(self) -> Iterator[Reading]:
         """What was measured of its work, for the event loop to read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -41,7 +42,8 @@ class FleetClient:
 
     `load` and `models` describe the worker at the moment they are called, `memory` as it was last
     read; `changes` counts the changes of the models. `welcomed` is told the id of the control
-    plane that took it in.
+    plane that took it in. `untold_s` says for how many seconds the control plane has not had the
+    load otherwise, with answers: while that is less than an interval, no report is needed.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class FleetClient:
         certificates: Certificates | None = None,
         token_file: str = "",
         memory: Callable[[], MemoryTable] | None = None,
+        untold_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._controlplane = controlplane
         self._hello = hello
@@ -73,6 +76,7 @@ class FleetClient:
         self._certificates = certificates
         self._token_file = token_file
         self._memory = memory
+        self._untold_s = untold_s
         self._options = (
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.max_receive_message_length", max_message_bytes),
@@ -142,7 +146,9 @@ class FleetClient:
             raise
 
     async def _reports(self) -> AsyncIterator[fleet_pb2.WorkerReport]:
-        """Hello, models and memory whenever they changed, and the load at least each interval."""
+        """Hello, models and memory whenever they changed, with the load; the load by itself when
+        the control plane has not been told it for an interval.
+        """
         yield fleet_pb2.WorkerReport(hello=self._hello)
         sent = -1
         told: MemoryTable | None = None
@@ -152,12 +158,23 @@ class FleetClient:
                 models = fleet_pb2.ModelList(models=self._models())
                 yield fleet_pb2.WorkerReport(models=models)
                 sent = version
-            table = None if self._memory is None else self._memory()
+            table = self._table()
             if table is not None and table is not told:
                 yield fleet_pb2.WorkerReport(memory=memory_to(table))
                 told = table
             yield fleet_pb2.WorkerReport(load=self._load())
-            await self._changes.wait(sent, self._report_interval_s)
+            await self._rest(sent, told)
+
+    async def _rest(self, sent: int, told: MemoryTable | None) -> None:
+        """Until there is something to report."""
+        left_s = self._report_interval_s
+        while left_s > 0.0:
+            if await self._changes.wait(sent, left_s) != sent or self._table() is not told:
+                return
+            left_s = self._report_interval_s - self._untold_s()
+
+    def _table(self) -> MemoryTable | None:
+        return None if self._memory is None else self._memory()
 
     async def _look_behind(self) -> None:
         """Says when the name of the control plane stands for several, each with its own queue."""

@@ -190,6 +190,43 @@ async def test_a_report_that_cannot_be_made_is_told_and_tried_again(
     assert any("a report could not be made: ValueError" in text for text in told)
 
 
+async def test_load_that_answers_carry_is_not_reported_as_well(tmp_path: Path) -> None:
+    listen, fleet = f"unix:{tmp_path / 'cp.sock'}", Fleet()
+    changes, asked, often, since = Changes(), 0, asyncio.Event(), 0.0
+
+    def untold_s() -> float:
+        nonlocal asked
+        asked += 1
+        if asked > 5:
+            often.set()
+        return since
+
+    client = FleetClient(
+        controlplane=listen,
+        hello=fleet_pb2.WorkerHello(worker_id="under-test"),
+        load=pb.WorkerLoad,
+        untold_s=untold_s,
+        models=lambda: [],
+        changes=changes,
+        report_interval_s=0.005,
+        generator=np.random.default_rng(1),
+        max_message_bytes=1 << 20,
+    )
+    async with control_plane(fleet, listen):
+        running = asyncio.create_task(client.run())
+        async with asyncio.timeout(PATIENCE_S):
+            await often.wait()
+        assert len(fleet.loads()) == 1
+        # What changes is reported at once, with the load.
+        changes.notify()
+        await fleet.until(lambda: len(fleet.loads()) == 2)
+        since = 1.0
+        await fleet.until(lambda: len(fleet.loads()) > 4)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
 @given(attempt=st.integers(0, 100_000), seed=st.integers(0, 100))
 def test_waits_grow_to_a_bound_and_are_jittered(attempt: int, seed: int) -> None:
     backoff = Backoff()
