@@ -68,7 +68,11 @@ def disturbance(settings: CompareSettings) -> tuple[float, float] | None:
 def additions(
     settings: CompareSettings, baseline: Baseline, workload: Workload, records: Records
 ) -> Point:
-    """What a scenario's live point has besides: its timeline, and shares by deadline."""
+    """What a scenario's live point has besides, or in place of what every run has.
+
+    That is its timeline, and shares by deadline. Where a worker is killed the CPU of the workers is
+    null: what it and its replacement used is not known.
+    """
     on_time = records.ending == Ending.ON_TIME
     worth = np.nan_to_num(worth_of(records, workload))
     line = timeline(records.due_ns, on_time, worth, settings.seconds + settings.warmup_s)
@@ -79,7 +83,8 @@ def additions(
         for factor in settings.deadline_mix
         if np.isclose(budget_ms, factor, rtol=1e-3).any()
     }
-    return {"timeline": line.as_point(), "by_deadline": by_deadline}
+    unknown = {"cpu_cost_ms": None} if settings.scenario == "kill" else {}
+    return {"timeline": line.as_point(), "by_deadline": by_deadline, **unknown}
 
 
 def faults_of(settings: CompareSettings, cores: int, back_s: float | None) -> Faults:

@@ -97,6 +97,9 @@ def test_a_killed_worker_is_replaced_and_the_recovery_told(
     # The worker went and came back, though perhaps after the traffic.
     assert all(point["back_s"] > 6.5 / 3 for point in live)
     assert "replaced after s" in ended.output
+    # Nobody knows what the killed one and its replacement used.
+    assert all(point["cpu_cost_ms"] is None for point in live)
+    assert "price@0.5.cpu_cost" not in report.summary
     for policy in ("price", "cheap"):
         assert report.summary[f"{policy}@0.5.replaced_s"] > 0.0
         for phase in ("before", "during", "after"):
