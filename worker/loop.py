@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,16 +18,15 @@ from typing import TypeAlias, TypeVar
 
 from worker.errors import InvalidInput, WorkerError
 from worker.jobs import Call, Job, Place, Token
-from worker.records import Batch, BatchOutcome, ItemOutcome, LoopState
+from worker.outbox import Outbox, Wake
+from worker.records import Batch, BatchOutcome, LoopState
 from worker.refusals import Cancelled, Expired, Unavailable
-from worker.runs import ABANDONED, Runner, run_guarded
+from worker.runs import ABANDONED, Runner, outcomes_of, run_guarded
+from worker.waiting import Waiting
 
 T = TypeVar("T")
-Wake: TypeAlias = Callable[[Callable[[], None]], object]
 Begun: TypeAlias = tuple[Job, Token, list[int], int]
 
-# How long background calls let batches pass before one of them runs.
-_PATIENCE_NS = 100_000_000
 # A run on the event loop holds up cancels, deadlines and reports, so it must not work for longer
 # than this; after one that did, all runs are the engine thread's for a while. Time in which the
 # machine did something else does not count: it would have held up the event loop anyway.
@@ -78,7 +76,6 @@ class EngineLoop:
         self._bound = bound
         self._clocks = clocks
         self._make_token = make_token
-        self._wake = wake
         self._soon = soon or wake
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
@@ -86,11 +83,9 @@ class EngineLoop:
         self._engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         self._lock = threading.Lock()
         # Everything below is guarded by the lock.
-        self._queue: OrderedDict[Job | Call, None] = OrderedDict()
-        self._background: deque[Call] = deque()
+        self._waiting = Waiting(clocks.now_ns)
         self._running: Job | None = None
-        self._finished: list[tuple[Job, BatchOutcome]] = []
-        self._signalled = False
+        self._outbox = Outbox(self._lock, wake=wake, busy=self._busy)
         self._asleep = False
         self._draining = False
         self._stopping = False
@@ -100,8 +95,6 @@ class EngineLoop:
         self._run_cpu_ns = 0
         self._expired_items_executed = 0
         self._in_place_from_ns = 0
-        # Called on the event loop when nothing is queued, running or undelivered.
-        self._idle_callbacks: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Starts the engine thread."""
@@ -113,10 +106,7 @@ class EngineLoop:
         with self._lock:
             self._stopping = True
             self._asleep = False
-            calls = [entry for entry in self._queue if isinstance(entry, Call)]
-            calls += self._background
-            self._queue.clear()
-            self._background.clear()
+            calls = self._waiting.clear()
         for call in calls:
             call.future.cancel()
         self._wakeups.put(None)
@@ -146,11 +136,11 @@ class EngineLoop:
             if in_place and self._free():
                 run = self._begin(job, self._soon)
             else:
-                self._queue[job] = None
+                self._waiting.put(job)
                 self._rouse()
         if run is not None:
             self._run(run, _by_the_submitter)
-            self._deliver()
+            self._outbox.deliver()
         return job
 
     def refuse(
@@ -199,9 +189,9 @@ class EngineLoop:
                 future.cancel()
                 return future
             if in_turn:
-                self._queue[entry] = None
+                self._waiting.put(entry)
             else:
-                self._background.append(entry)
+                self._waiting.put_aside(entry)
             self._rouse()
         return future
 
@@ -214,8 +204,7 @@ class EngineLoop:
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back once, on the event loop, when every accepted item has its outcome."""
         with self._lock:
-            self._idle_callbacks.append(callback)
-            self._signal()
+            self._outbox.when_idle(callback)
 
     def abandon(self) -> int:
         """Ends every item that waits or runs with Unavailable; returns how many those were."""
@@ -241,7 +230,7 @@ class EngineLoop:
 
     def _jobs(self) -> list[Job]:
         """The batches that wait or run."""
-        jobs = [entry for entry in self._queue if isinstance(entry, Job)]
+        jobs = self._waiting.jobs()
         if self._running is not None:
             jobs.append(self._running)
         return jobs
@@ -267,7 +256,7 @@ class EngineLoop:
         if job.place is Place.QUEUED:
             self._queued_items -= ended
             if job.live == 0:
-                del self._queue[job]
+                self._waiting.remove(job)
                 self._finish_unrun(job)
         elif ended and job.live == 0 and job.token is not None:
             job.token.terminate()
@@ -275,42 +264,16 @@ class EngineLoop:
 
     def _free(self) -> bool:
         """Whether the engine thread has nothing to do, and its place may be taken."""
-        idle = self._asleep and self._running is None and not (self._queue or self._background)
+        idle = self._asleep and self._running is None and not self._waiting
         return idle and self._clocks.now_ns() >= self._in_place_from_ns
+
+    def _busy(self) -> bool:
+        return bool(self._queued_items or self._running_items)
 
     def _finish_unrun(self, job: Job, wake: Wake | None = None) -> None:
         now = self._clocks.now_ns()
         endings = tuple(ending for ending in job.endings if ending is not None)
-        self._finish(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0), wake)
-
-    def _finish(self, job: Job, outcome: BatchOutcome, wake: Wake | None) -> None:
-        job.place = Place.DONE
-        job.token = None
-        self._finished.append((job, outcome))
-        self._signal(wake)
-
-    def _signal(self, wake: Wake | None = None) -> None:
-        if not self._signalled:
-            self._signalled = True
-            (wake or self._wake)(self._deliver)
-
-    def _deliver(self) -> None:
-        """Hands finished batches to their sinks; runs on the event loop."""
-        with self._lock:
-            finished, self._finished = self._finished, []
-            self._signalled = False
-        for job, outcome in finished:
-            job.sink(outcome)
-        if self._idle_callbacks:
-            self._tell_idle()
-
-    def _tell_idle(self) -> None:
-        with self._lock:
-            if self._queued_items or self._running_items or self._finished:
-                return
-            callbacks, self._idle_callbacks = self._idle_callbacks, []
-        for callback in callbacks:
-            callback()
+        self._outbox.put(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0), wake)
 
     def _rouse(self) -> None:
         if self._asleep:
@@ -345,11 +308,7 @@ class EngineLoop:
         if self._running is not None:
             # A run in place; its end rouses this thread.
             return None
-        if self._background and (
-            not self._queue or self._clocks.now_ns() - self._background[0].since_ns > _PATIENCE_NS
-        ):
-            return self._background.popleft()
-        return self._queue.popitem(last=False)[0] if self._queue else None
+        return self._waiting.take()
 
     def _begin(self, job: Job, wake: Wake | None = None) -> Begun | None:
         """Moves a job to the engine; its items that are too late end here, unexecuted.
@@ -376,20 +335,17 @@ class EngineLoop:
         cpu_ns = self._clocks.cpu_ns() - cpu_before
         ended_ns = self._clocks.now_ns()
         with self._lock:
-            outcomes: list[ItemOutcome | None] = list(job.endings)
-            for index, outcome in zip(indices, execution.outcomes, strict=True):
-                if outcomes[index] is None:
-                    outcomes[index] = outcome
-                    self._completed_items += not isinstance(outcome, WorkerError)
+            outcomes = outcomes_of(job, indices, execution)
+            self._completed_items += sum(not isinstance(o, WorkerError) for o in outcomes)
             self._running = None
             self._running_items = 0
             self._run_cpu_ns += cpu_ns
             self._expired_items_executed += sum(i.deadline_ns <= started_ns for i in items)
-            self._finish(
+            self._outbox.put(
                 job,
                 BatchOutcome(
                     job.batch,
-                    tuple(outcome for outcome in outcomes if outcome is not None),
+                    outcomes,
                     started_ns,
                     ended_ns,
                     cpu_ns,
@@ -400,7 +356,7 @@ class EngineLoop:
                 ),
                 wake,
             )
-            if self._queue or self._background:
+            if self._waiting:
                 self._rouse()
             if wake is not None and cpu_ns > LONGEST_IN_PLACE_NS:
                 self._in_place_from_ns = ended_ns + _DISTRUST_NS

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from worker.errors import EngineFault, RunTerminated, WorkerError, where_raised
-from worker.jobs import Token
-from worker.records import Batch, Execution, Item
+from worker.jobs import Job, Token
+from worker.records import Batch, Execution, Item, ItemOutcome
 from worker.refusals import Unavailable
 
 log = logging.getLogger(__name__)
@@ -38,3 +38,15 @@ def run_guarded(runner: Runner, batch: Batch, items: list[Item], token: Token) -
         log.error("run failed with %s at\n%s", type(fault).__name__, where_raised(fault))
         error = EngineFault(f"the worker failed with {type(fault).__name__}")
     return Execution((error,) * len(items), 0)
+
+
+def outcomes_of(job: Job, indices: list[int], execution: Execution) -> tuple[ItemOutcome, ...]:
+    """One outcome for each item of a batch: how it ended otherwise, or what the run gave it.
+
+    `indices` are the places in the batch of the items that ran.
+    """
+    outcomes: list[ItemOutcome | None] = list(job.endings)
+    for index, outcome in zip(indices, execution.outcomes, strict=True):
+        if outcomes[index] is None:
+            outcomes[index] = outcome
+    return tuple(outcome for outcome in outcomes if outcome is not None)

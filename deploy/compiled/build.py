@@ -72,6 +72,8 @@ PACKAGES = {
         "stock_decode.py",
         "jobs.py",
         "loop.py",
+        "outbox.py",
+        "waiting.py",
         "runs.py",
         "execution.py",
         "watchdog.py",
