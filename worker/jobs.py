@@ -73,6 +73,11 @@ class Job:
         """When the last item that has not ended is due; there must be one."""
         return max(self.batch.items[index].deadline_ns for index in self.live_indices())
 
+    def unrun(self, now_ns: int) -> BatchOutcome:
+        """Its outcome when every item ended without a run."""
+        endings = tuple(ending for ending in self.endings if ending is not None)
+        return BatchOutcome(self.batch, endings, now_ns, now_ns, 0, 0, 0)
+
 
 @dataclass(slots=True, eq=False)
 class Call:
@@ -89,4 +94,9 @@ class Call:
         try:
             self.future.set_result(self.function())
         except Exception as error:
+            self.future.set_exception(error)
+
+    def fail(self, error: WorkerError) -> None:
+        """Ends it without running: the future's error, unless nobody wants it any more."""
+        if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)

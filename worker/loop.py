@@ -8,6 +8,7 @@ and back are spared it: whoever submits them runs them, while the engine thread 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Collection
@@ -16,13 +17,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from worker.errors import InvalidInput, WorkerError
+from worker.errors import EngineFault, InvalidInput, WorkerError, where_raised
 from worker.jobs import Call, Job, Place, Token
-from worker.outbox import Outbox, Wake
+from worker.outbox import Outbox, Wake, by_the_submitter
 from worker.records import Batch, BatchOutcome, LoopState
-from worker.refusals import Cancelled, Expired, Unavailable
-from worker.runs import ABANDONED, Runner, outcomes_of, run_guarded
+from worker.refusals import (
+    ABANDONED,
+    CANCELLED,
+    DRAINING,
+    EXPIRED_RUNNING,
+    EXPIRED_WAITING,
+    Unavailable,
+)
+from worker.runs import Runner, outcome_of, run_guarded
 from worker.waiting import Waiting
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Begun: TypeAlias = tuple[Job, Token, list[int], int]
@@ -33,11 +43,6 @@ Begun: TypeAlias = tuple[Job, Token, list[int], int]
 LONGEST_IN_PLACE_NS = 1_000_000
 _DISTRUST_NS = 1_000_000_000
 
-CANCELLED = Cancelled("the caller took the item back")
-EXPIRED_WAITING = Expired("the deadline passed before the run began")
-EXPIRED_RUNNING = Expired("the deadline passed during the run, which was terminated")
-DRAINING = Unavailable("the worker is draining and takes no new work")
-
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
@@ -47,17 +52,14 @@ class Clocks:
     cpu_ns: Callable[[], int]
 
 
-def _by_the_submitter(deliver: Callable[[], None]) -> None:
-    """Wakes nobody for an outcome: who submitted the batch delivers it."""
-
-
 class EngineLoop:
     """Owns the engine thread. Every method but `stop` returns at once and is thread-safe.
 
     `bound` is the exact number of items that may wait. `wake` schedules a callback on the
     event loop from any thread (`call_soon_threadsafe`), `soon` from the event loop's own
     (`call_soon`, `wake` by default); sinks are called there. `when_idle` is called on the
-    engine thread once nothing has come for `idle_after_s`.
+    engine thread once nothing has come for `idle_after_s`. A fault outside of any run ends the
+    loop: whoever waits for it is told, and `when_broken` is called once with the reason.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class EngineLoop:
         wake: Wake,
         soon: Wake | None = None,
         when_idle: Callable[[], None] | None = None,
+        when_broken: Callable[[str], None] | None = None,
         idle_after_s: float = 1.0,
     ) -> None:
         self._runner = runner
@@ -78,6 +81,7 @@ class EngineLoop:
         self._make_token = make_token
         self._soon = soon or wake
         self._when_idle = when_idle
+        self._when_broken = when_broken
         self._idle_after_s = idle_after_s
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
@@ -85,10 +89,14 @@ class EngineLoop:
         # Everything below is guarded by the lock.
         self._waiting = Waiting(clocks.now_ns)
         self._running: Job | None = None
-        self._outbox = Outbox(self._lock, wake=wake, busy=self._busy)
+        self._outbox = Outbox(
+            self._lock, wake=wake, busy=lambda: self._queued_items + self._running_items > 0
+        )
         self._asleep = False
         self._draining = False
         self._stopping = False
+        # Why the loop has ended, when that was not asked for.
+        self._broken: EngineFault | None = None
         self._queued_items = 0
         self._running_items = 0
         self._completed_items = 0
@@ -124,22 +132,12 @@ class EngineLoop:
         is called before this returns if it was, later if not.
         """
         job = Job(batch, sink)
-        run = None
-        with self._lock:
-            refusal = self._refusal(job)
-            if refusal is not None:
-                job.end_all(refusal)
-            if job.live == 0:
-                self._finish_unrun(job)
-                return job
-            self._queued_items += job.live
-            if in_place and self._free():
-                run = self._begin(job, self._soon)
-            else:
-                self._waiting.put(job)
-                self._rouse()
-        if run is not None:
-            self._run(run, _by_the_submitter)
+        try:
+            ran = self._accept(job, in_place)
+        except Exception as fault:
+            self._break(fault)
+            ran = True
+        if ran:
             self._outbox.deliver()
         return job
 
@@ -185,10 +183,11 @@ class EngineLoop:
         future: Future[T] = Future()
         entry = Call(function, future, self._clocks.now_ns())
         with self._lock:
-            if self._stopping:
+            if self._broken is not None:
+                entry.fail(self._broken)
+            elif self._stopping:
                 future.cancel()
-                return future
-            if in_turn:
+            elif in_turn:
                 self._waiting.put(entry)
             else:
                 self._waiting.put_aside(entry)
@@ -235,7 +234,28 @@ class EngineLoop:
             jobs.append(self._running)
         return jobs
 
+    def _accept(self, job: Job, in_place: bool) -> bool:
+        """Queues a job, or runs it here; whether it ran, and its outcome is to be delivered."""
+        with self._lock:
+            refusal = self._refusal(job)
+            if refusal is not None:
+                job.end_all(refusal)
+            if not job.live:
+                self._finish_unrun(job)
+                return False
+            self._queued_items += job.live
+            if not (in_place and self._free()):
+                self._waiting.put(job)
+                self._rouse()
+                return False
+            run = self._begin(job, self._soon)
+        if run is not None:
+            self._run(run, by_the_submitter)
+        return run is not None
+
     def _refusal(self, job: Job) -> WorkerError | None:
+        if self._broken is not None:
+            return self._broken
         if self._draining:
             return DRAINING
         if job.live > self._bound:
@@ -267,13 +287,8 @@ class EngineLoop:
         idle = self._asleep and self._running is None and not self._waiting
         return idle and self._clocks.now_ns() >= self._in_place_from_ns
 
-    def _busy(self) -> bool:
-        return bool(self._queued_items or self._running_items)
-
     def _finish_unrun(self, job: Job, wake: Wake | None = None) -> None:
-        now = self._clocks.now_ns()
-        endings = tuple(ending for ending in job.endings if ending is not None)
-        self._outbox.put(job, BatchOutcome(job.batch, endings, now, now, 0, 0, 0), wake)
+        self._outbox.put(job, job.unrun(self._clocks.now_ns()), wake)
 
     def _rouse(self) -> None:
         if self._asleep:
@@ -281,6 +296,36 @@ class EngineLoop:
             self._wakeups.put(None)
 
     def _serve(self) -> None:
+        try:
+            self._take_turns()
+        except Exception as fault:
+            self._break(fault)
+
+    def _break(self, fault: Exception) -> None:
+        """A fault of ours outside of any run ends the loop: whoever waits for it is told."""
+        kind, where = type(fault).__name__, where_raised(fault)
+        log.error("the engine loop failed: %s at\n%s", kind, where)
+        error = EngineFault(f"the engine loop failed with {kind}")
+        with self._lock:
+            if self._broken is not None:
+                return
+            self._broken, self._stopping = error, True
+            for job in self._jobs():
+                if job.token is not None:
+                    job.token.terminate()
+                job.end_all(error)
+                # By no clock, which may be what failed.
+                self._outbox.put(job, job.unrun(job.batch.arrived_ns))
+            calls = self._waiting.clear()
+            self._running = None
+            self._queued_items = self._running_items = 0
+            self._rouse()
+        for call in calls:
+            call.fail(error)
+        if self._when_broken is not None:
+            self._when_broken(str(error))
+
+    def _take_turns(self) -> None:
         while True:
             with self._lock:
                 if self._stopping:
@@ -315,15 +360,16 @@ class EngineLoop:
 
         Returns what `_run` takes; None when nothing is left to run.
         """
+        self._running = job
         started_ns = self._clocks.now_ns()
         self._queued_items -= job.live
         job.end_late(started_ns, EXPIRED_WAITING)
         if job.live == 0:
+            self._running = None
             self._finish_unrun(job, wake)
             return None
         job.place = Place.RUNNING
         job.token = token = self._make_token()
-        self._running = job
         self._running_items = job.live
         return job, token, job.live_indices(), started_ns
 
@@ -335,27 +381,16 @@ class EngineLoop:
         cpu_ns = self._clocks.cpu_ns() - cpu_before
         ended_ns = self._clocks.now_ns()
         with self._lock:
-            outcomes = outcomes_of(job, indices, execution)
-            self._completed_items += sum(not isinstance(o, WorkerError) for o in outcomes)
+            if self._running is not job:
+                # The loop broke meanwhile, and what was in it has been answered.
+                return
             self._running = None
             self._running_items = 0
             self._run_cpu_ns += cpu_ns
             self._expired_items_executed += sum(i.deadline_ns <= started_ns for i in items)
-            self._outbox.put(
-                job,
-                BatchOutcome(
-                    job.batch,
-                    outcomes,
-                    started_ns,
-                    ended_ns,
-                    cpu_ns,
-                    execution.tokens,
-                    len(items),
-                    execution.padding,
-                    execution.peak_bytes,
-                ),
-                wake,
-            )
+            outcome = outcome_of(job, indices, execution, (started_ns, ended_ns), cpu_ns)
+            self._completed_items += sum(not isinstance(o, WorkerError) for o in outcome.outcomes)
+            self._outbox.put(job, outcome, wake)
             if self._waiting:
                 self._rouse()
             if wake is not None and cpu_ns > LONGEST_IN_PLACE_NS:

@@ -12,6 +12,10 @@ from worker.records import BatchOutcome
 Wake: TypeAlias = Callable[[Callable[[], None]], object]
 
 
+def by_the_submitter(deliver: Callable[[], None]) -> None:
+    """Wakes nobody for an outcome: who submitted the batch delivers it."""
+
+
 class Outbox:
     """Owns what has ended and was not delivered, and who waits for the end of all work.
 
@@ -53,8 +57,8 @@ class Outbox:
 
     def _signal(self, wake: Wake | None = None) -> None:
         if not self._signalled:
-            self._signalled = True
             (wake or self._wake)(self.deliver)
+            self._signalled = True
 
     def _tell_idle(self) -> None:
         with self._lock:

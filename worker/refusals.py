@@ -42,3 +42,11 @@ class InsufficientMemory(ModelLoadError):
 
 class Forbidden(WorkerError):
     """The caller is not one that this worker works for."""
+
+
+# What ends items and generations that nobody wants, or that came at the wrong time.
+ABANDONED = Unavailable("the worker ended before the item was answered")
+CANCELLED = Cancelled("the caller took the item back")
+EXPIRED_WAITING = Expired("the deadline passed before the run began")
+EXPIRED_RUNNING = Expired("the deadline passed during the run, which was terminated")
+DRAINING = Unavailable("the worker is draining and takes no new work")

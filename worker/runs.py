@@ -8,12 +8,10 @@ from typing import Protocol
 
 from worker.errors import EngineFault, RunTerminated, WorkerError, where_raised
 from worker.jobs import Job, Token
-from worker.records import Batch, Execution, Item, ItemOutcome
-from worker.refusals import Unavailable
+from worker.records import Batch, BatchOutcome, Execution, Item, ItemOutcome
+from worker.refusals import ABANDONED
 
 log = logging.getLogger(__name__)
-
-ABANDONED = Unavailable("the worker ended before the item was answered")
 
 
 class Runner(Protocol):
@@ -27,7 +25,11 @@ def run_guarded(runner: Runner, batch: Batch, items: list[Item], token: Token) -
     """Runs items of a batch; an error that concerns all of them becomes the outcome of each."""
     error: WorkerError
     try:
-        return runner.run(batch.model, batch.variant, items, token)
+        execution = runner.run(batch.model, batch.variant, items, token)
+        if len(execution.outcomes) == len(items):
+            return execution
+        log.error("a run of %d items had %d outcomes", len(items), len(execution.outcomes))
+        error = EngineFault("the worker failed: not every item of the run has one outcome")
     except RunTerminated:
         # Who terminated it has ended the items already, so this reaches nobody.
         error = ABANDONED
@@ -40,13 +42,25 @@ def run_guarded(runner: Runner, batch: Batch, items: list[Item], token: Token) -
     return Execution((error,) * len(items), 0)
 
 
-def outcomes_of(job: Job, indices: list[int], execution: Execution) -> tuple[ItemOutcome, ...]:
-    """One outcome for each item of a batch: how it ended otherwise, or what the run gave it.
+def outcome_of(
+    job: Job, indices: list[int], execution: Execution, span_ns: tuple[int, int], cpu_ns: int
+) -> BatchOutcome:
+    """The end of a batch whose items at `indices` ran, from and to `span_ns`.
 
-    `indices` are the places in the batch of the items that ran.
+    Each item ends as it ended meanwhile, if it did, or else with what the run gave it.
     """
     outcomes: list[ItemOutcome | None] = list(job.endings)
     for index, outcome in zip(indices, execution.outcomes, strict=True):
         if outcomes[index] is None:
             outcomes[index] = outcome
-    return tuple(outcome for outcome in outcomes if outcome is not None)
+    return BatchOutcome(
+        job.batch,
+        tuple(outcome for outcome in outcomes if outcome is not None),
+        span_ns[0],
+        span_ns[1],
+        cpu_ns,
+        execution.tokens,
+        len(indices),
+        execution.padding,
+        execution.peak_bytes,
+    )

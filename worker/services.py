@@ -173,6 +173,7 @@ class EncoderService:
             wake=around.loop.call_soon_threadsafe,
             soon=around.loop.call_soon,
             when_idle=engine.trim_memory,
+            when_broken=self._broken,
         )
         self.drainer = Drainer(self.engine, around.changes.notify)
         self._meter = means.meter
@@ -218,6 +219,12 @@ class EncoderService:
     def _told_load(self) -> worker_pb2.WorkerLoad:
         self._told_ns = self._now_ns()
         return self.load()
+
+    def _broken(self, reason: str) -> None:
+        """No model serves without the loop."""
+        for model in self.host.describe():
+            for variant in model.variants:
+                self.host.lose(model.manifest.name, variant.variant.name, reason)
 
     def _requests(self) -> list[MemoryLine]:
         return [MemoryLine(Lifetime.REQUESTS, "inputs", self.engine.held_bytes())]

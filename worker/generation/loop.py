@@ -25,10 +25,9 @@ from worker.generation.records import Failed, GenerationCall, LaneLoad
 from worker.generation.steps import Steps
 from worker.generation.trace import GenerationTrace
 from worker.jobs import Call, Token
-from worker.loop import CANCELLED, DRAINING, EXPIRED_WAITING, Clocks
+from worker.loop import Clocks
 from worker.records import LoopState
-from worker.refusals import Unavailable
-from worker.runs import ABANDONED
+from worker.refusals import ABANDONED, CANCELLED, DRAINING, EXPIRED_WAITING, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -383,8 +382,7 @@ class DecodeLoop:
             self._open.flush()
             calls, self._background = list(self._background), deque()
         for call in calls:
-            if call.future.set_running_or_notify_cancel():
-                call.future.set_exception(error)
+            call.fail(error)
         lanes, self._lanes = list(self._lanes.values()), {}
         self.loads = ()
         for lane in lanes:

@@ -18,7 +18,7 @@ from worker.generation.records import (
     GenerationEvent,
     Usage,
 )
-from worker.loop import EXPIRED_WAITING
+from worker.refusals import EXPIRED_WAITING
 
 
 class OpenGenerations:

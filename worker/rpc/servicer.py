@@ -11,7 +11,7 @@ from worker.changes import Changes
 from worker.host import ModelHost
 from worker.hosted import ModelSnapshot
 from worker.ledger import MemoryLedger
-from worker.loop import DRAINING
+from worker.refusals import DRAINING
 from worker.rpc.attachment import Attachment
 from worker.rpc.convert import model_to, unreadable_to
 from worker.rpc.drain import Drainer

@@ -52,6 +52,8 @@ class Runner:
                     raise RunTerminated("terminated")
         if variant == "wrong":
             raise ZeroDivisionError(CONTENT)
+        if variant == "short":
+            return Execution((), 0)
         if variant == "faulty":
             raise EngineFault("the graph failed")
         return Execution(tuple({"id": np.array([item.item_id])} for item in items), len(items))
@@ -60,10 +62,16 @@ class Runner:
 class Bench:
     """An engine loop whose event loop is the test itself."""
 
-    def __init__(self, bound: int = 8, when_idle: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        bound: int = 8,
+        when_idle: Callable[[], None] | None = None,
+        make_token: Callable[[], Token] = Flag,
+    ) -> None:
         self.runner = Runner()
         self.callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.outcomes: list[BatchOutcome] = []
+        self.broken: list[str] = []
         self.now = 1_000
         self.cpu = 0
         self.wakeups = 0
@@ -71,9 +79,10 @@ class Bench:
             self.runner,
             bound=bound,
             clocks=Clocks(now_ns=lambda: self.now, cpu_ns=lambda: self.cpu),
-            make_token=Flag,
+            make_token=make_token,
             wake=self._wake,
             when_idle=when_idle,
+            when_broken=self.broken.append,
             idle_after_s=0.01,
         )
         self.loop.start()
