@@ -63,7 +63,8 @@ class WorkerRow:
     """One worker, or one that was lost `gone_s` seconds ago (None while it is there).
 
     CPU in percent of one core, `host_cpu_percent` of the whole machine; `held` counts the
-    requests or generations that the control plane knows there. `memory` is None until the worker
+    requests or generations that the control plane knows there. `trouble` is why it cannot be
+    used, empty when nothing is known to stand in the way. `memory` is None until the worker
     has told it, and once it is gone.
     """
 
@@ -84,6 +85,7 @@ class WorkerRow:
     throttled_periods: int
     since_report_ms: float
     models: tuple[HeldModel, ...]
+    trouble: str = ""
     memory: MemoryRow | None = None
     gone_s: float | None = None
 

@@ -261,6 +261,7 @@ def _worker(
         throttled_periods=load.throttled_periods,
         since_report_ms=_short((now_ns - session.heard_ns) / 1e6),
         models=tuple(_held(session, model) for model in session.models.values()),
+        trouble=session.trouble if gone is None else "",
         memory=None if memory is None or gone is not None else memory_row(memory),
         gone_s=_short((now_ns - gone.gone_ns) / 1e9) if gone is not None else None,
     )

@@ -143,6 +143,7 @@ function showWorkers({ workers }) {
     const state = [badge(worker.state, worker.state === "lost" ? "bad" : mood(worker.state))];
     if (gone) state.push(small(`left ${span(worker.gone_s)} ago`));
     else if (worker.since_report_ms > 2000) state.push(small(`silent for ${time(worker.since_report_ms)}`));
+    if (worker.trouble) state.push(small(worker.trouble));
     if (worker.throttled_periods) state.push(small(`throttled ${count(worker.throttled_periods)} times`));
     const host = `${worker.host_cpu_percent.toFixed(0)} %`;
     return [

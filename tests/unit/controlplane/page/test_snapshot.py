@@ -181,6 +181,21 @@ async def test_a_worker_that_is_lost_stays_in_sight() -> None:
 
 
 @virtual
+async def test_why_a_worker_cannot_be_used_is_shown_until_it_is_over_or_gone() -> None:
+    house = House()
+    worker = house.join()
+    view = view_of(house)
+    view.sample()
+    assert shown(view)["workers"][0]["trouble"] == ""
+    worker.session.trouble = "does not describe itself: <b>"
+    assert shown(view)["workers"][0]["trouble"] == "does not describe itself: <b>"
+    house.leave(worker)
+    view.sample()
+    assert shown(view)["workers"][0]["trouble"] == ""
+    house.close()
+
+
+@virtual
 async def test_what_a_workers_memory_is_for_is_shown_while_it_is_there() -> None:
     house = House()
     worker = house.join()
