@@ -7,6 +7,8 @@ from contextlib import closing
 
 import grpc
 
+from protos.listening import cannot_listen
+
 
 def bind(
     server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None = None
@@ -23,15 +25,15 @@ def bind(
         else:
             port = server.add_secure_port(listen, credentials)
     except RuntimeError as error:
-        raise OSError(f"cannot listen on {listen}: {_reason(listen) or error}") from None
+        raise cannot_listen(listen, _reason(listen) or OSError(str(error))) from None
     return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 
 
-def _reason(listen: str) -> str:
+def _reason(listen: str) -> OSError | None:
     """What the system says to the same wish, which the transport keeps to itself."""
     host, _, port = listen.rpartition(":")
     if listen.startswith("unix:") or not port.isdigit():
-        return ""
+        return None
     host = host.removeprefix("[").removesuffix("]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -39,5 +41,5 @@ def _reason(listen: str) -> str:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((host, int(port)))
     except OSError as error:
-        return error.strerror or ""
-    return ""
+        return error
+    return None

@@ -40,6 +40,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
+from protos.listening import cannot_listen
 from protos.measures import NANOSECONDS, Buckets, Family, Kind, Reading
 from protos.scraping import ScrapeServer
 
@@ -155,8 +156,7 @@ class Exposition:
                 now_ns=self._clocks.now_ns,
             )
         except OSError as error:
-            reason = error.strerror or error
-            raise OSError(f"cannot serve metrics on {self._outlets.listen}: {reason}") from None
+            raise cannot_listen(self._outlets.listen, error, "metrics") from None
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from controlplane.http.accepting import Acceptor
 from controlplane.http.protocol import BoundedHeads, Bounds
+from protos.listening import cannot_listen
 
 # What callers do is no event of ours, and a line each would let anybody fill the log.
 _OF_CALLERS = frozenset(
@@ -149,8 +150,7 @@ def _bound(listen: str, unread_s: float) -> socket.socket:
     try:
         bound = socket.create_server((host, int(port)), family=family, backlog=_BACKLOG)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(f"cannot listen for HTTP on {listen}: {reason}") from None
+        raise cannot_listen(listen, error, "HTTP") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unread_s * 1e3))

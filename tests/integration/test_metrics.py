@@ -192,7 +192,7 @@ def test_a_taken_port_is_named_when_it_was_asked_for_and_passed_over_when_not(
         "metrics": taken,
     }
     asked = ClusterSpec(directory=tmp_path / "asked", metrics_exact=True, **settings)  # type: ignore[arg-type]
-    with pytest.raises(ClusterError, match=f"cannot serve metrics on {taken}: Address already"):
+    with pytest.raises(ClusterError, match=f"cannot listen for metrics on {taken}: Address"):
         LocalCluster(asked).start()
     usual = ClusterSpec(directory=tmp_path / "usual", **settings)  # type: ignore[arg-type]
     with LocalCluster(usual) as cluster:

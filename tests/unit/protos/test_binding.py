@@ -24,6 +24,10 @@ async def test_a_taken_port_is_named_with_the_reason() -> None:
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-        with pytest.raises(OSError, match=f"cannot listen on {listen}: Address already in use"):
+        said = f"cannot listen on {listen}: Address already in use"
+        with pytest.raises(OSError, match=said) as told:
             bind(server, listen)
+        port = listen.rpartition(":")[2]
+        assert f"port {port} is taken by another process" in str(told.value)
+        assert "or listen on another port" in str(told.value)
         await server.stop(None)

@@ -149,7 +149,7 @@ async def test_an_event_loop_that_stands_still_fails_the_scrape(
 
 async def test_an_address_in_use_is_named() -> None:
     async with exposed(readings) as (_, address):
-        with pytest.raises(OSError, match=f"cannot serve metrics on {address}: Address already"):
+        with pytest.raises(OSError, match=f"cannot listen for metrics on {address}: Address"):
             async with exposed(readings, listen=address):
                 pass
 
