@@ -142,8 +142,8 @@ class Generations:
         Raises what `open` does of the same model, prompt and deadline.
         """
         deadline = self._deadline(ask, caller, self._now_ns())
-        self.quotas.authorise(ask.klass, ask.model)
         model = self._generator(ask.model)
+        self.quotas.authorise(ask.klass, ask.model)
         check_ask(ask, model)
         settings = model.generation
         assert settings is not None
@@ -235,8 +235,8 @@ class Generations:
                 f"{most} generations are open; the bound is reached",
                 max(1, int(self._mean_ns / most / _MS)),
             )
-        self.quotas.authorise(ask.klass, ask.model)
         model = self._generator(ask.model)
+        self.quotas.authorise(ask.klass, ask.model)
         check_ask(ask, model)
         klass = effective_class(ask.klass, self._config.classes)
         deadline = self._deadline(ask, caller, arrived)

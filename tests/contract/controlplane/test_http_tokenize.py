@@ -91,6 +91,9 @@ async def test_whoever_may_not_ask_a_model_does_not_count_with_it() -> None:
         web.house.generations.quotas.set_tenancy(web.house.dispatcher.tenancy)
         body = json.dumps({"model": WRITER, "prompt": "once", "tenant": "lab"}).encode()
         assert error_of(await web.post("/tokenize", body), 403)["code"] == "permission_denied"
+        # A name that is nowhere is a wrong name to everybody.
+        body = json.dumps({"model": "nope", "prompt": "once", "tenant": "lab"}).encode()
+        assert error_of(await web.post("/tokenize", body), 404)["code"] == "model_not_found"
         assert (await tokens(web, prompt="once", tenant="shop"))["count"]
 
 
