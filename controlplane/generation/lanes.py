@@ -145,6 +145,7 @@ class Lanes:
         self._silence_ns = silence_limit_ns(None, report_interval_ms, last=True)
         self._lanes: dict[int, Lane] = {}
         self._watch: asyncio.TimerHandle | None = None
+        self._look_due_ns = 0
 
     def attach(self, session: WorkerSession, port: DecodePort) -> None:
         """The worker can be asked from now on."""
@@ -233,24 +234,31 @@ class Lanes:
             return
         if before is not WorkerState.CONNECTING:
             _log.info("worker %s is %s", session.identity.id, session.state.value)
-        if session.state is WorkerState.SUSPECT:
-            self._move(lane)
 
     def _move(self, lane: Lane) -> None:
-        """What a silent worker has told nothing of goes to another that is there."""
+        """What a silent worker has told nothing of goes to another that is heard."""
         for guest in tuple(lane.guests.values()):
             others = self.serving(guest.model, without=(lane.session.number,))
-            if guest.movable and others:
+            heard = any(other.session.state is WorkerState.READY for other in others)
+            if guest.movable and heard:
                 guest.abandon()
 
     def _look(self) -> None:
-        for lane in self.all():
-            self._settle(lane)
+        # After a standstill of this process what workers told meanwhile is read first.
+        overdue_ns = self._now_ns() - self._look_due_ns
+        if overdue_ns < self._silence_ns // 2:
+            lanes = self.all()
+            for lane in lanes:
+                self._settle(lane)
+            for lane in lanes:
+                if lane.session.state is WorkerState.SUSPECT:
+                    self._move(lane)
         self._watch = None
         if self._lanes:
             self._look_later()
 
     def _look_later(self) -> None:
+        self._look_due_ns = self._now_ns() + self._report_interval_ms * 1_000_000
         self._watch = self._loop.call_later(self._report_interval_ms / 1000, self._look)
 
 

@@ -80,6 +80,8 @@ class Generation:
         self._candidate: Candidate | None = None
         self._tried: set[int] = set()
         self._lost: set[int] = set()
+        # The call is given up; what it tells yet came too late.
+        self._abandoned = False
         # It waits as long as its deadline lets it, for its targets went with a worker.
         self._patient = False
         self._told = False
@@ -148,6 +150,7 @@ class Generation:
     def abandon(self) -> None:
         """The worker is lost or silent; the reader learns of it, or another worker takes over."""
         if self._call is not None:
+            self._abandoned = True
             self._call.cancel()
 
     def shut(self, error: ControlPlaneError) -> None:
@@ -163,7 +166,10 @@ class Generation:
                 self._send()
             assert self._call is not None
             try:
-                return self._translated(await self._call.next())
+                event = await self._call.next()
+                if self._abandoned and self.movable:
+                    raise WorkerFault("its worker was given up")
+                return self._translated(event)
             except Refused as refused:
                 self._refusal = refused
                 self._elsewhere(refused)
@@ -379,6 +385,7 @@ class Generation:
     def _drop(self) -> None:
         call, lane = self._call, self._lane
         self._call = self._lane = None
+        self._abandoned = False
         if lane is not None:
             lane.leave(self.plan.id)
         if call is not None:

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from controlplane.errors import Unavailable
-from controlplane.generation.records import GenerationAsk, TextPrompt
+from controlplane.generation.open import Generation
+from controlplane.generation.records import Delta, GenerationAsk, TextPrompt
+from controlplane.generation.work import WorkerEvent
+from controlplane.rpc.generate_worker import WorkerGeneration
 from protos.orchid.v1 import common_pb2, inference_pb2, worker_pb2
 from tests.contract.controlplane.decode_worker import (
     WRITER,
@@ -274,6 +277,30 @@ async def test_while_workers_gather_an_unknown_model_is_unavailable() -> None:
         error, _ = await refusal(house.inference.Generate(ask(model="nope")))
         assert error.code() is CODE.UNAVAILABLE
         assert dict(error.trailing_metadata() or ())["retry-after-ms"] == "1000"
+        await house.at_rest()
+
+
+async def test_a_first_token_that_comes_as_its_worker_is_given_up_came_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = DecodeWorker("first", script=endless), DecodeWorker("second")
+    async with writers(first) as house:
+        await house.join(second)
+        await house.load(second, pending_prompt_tokens=500)
+        told = WorkerGeneration.next
+        given_up: list[Generation] = []
+
+        async def next_event(call: WorkerGeneration) -> WorkerEvent:
+            event = await told(call)
+            if isinstance(event, Delta) and not given_up:
+                given_up.extend(house.generations._open.values())
+                given_up[0].abandon()
+            return event
+
+        monkeypatch.setattr(WorkerGeneration, "next", next_event)
+        events = await rest(house.inference.Generate(ask()))
+        assert events[-1].completed.provenance.worker_id == "second"
+        assert text_of(events) == "once upon a time "
         await house.at_rest()
 
 

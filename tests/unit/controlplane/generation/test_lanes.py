@@ -92,6 +92,11 @@ class Clock:
         self.registry.report_load(session, told, self.ns)
         self.lanes.heard(session)
 
+    def look(self, *, overdue_ns: int = 0) -> None:
+        """What the timer does, so late."""
+        self.lanes._look_due_ns = self.ns - overdue_ns
+        self.lanes._look()
+
     def lane(self, session: WorkerSession) -> Lane:
         lane = self.lanes.lane(session.number)
         assert lane is not None
@@ -162,7 +167,7 @@ def test_draining_and_silent_workers_get_nothing_while_there_is_another(clock: C
     clock.lane(one).enter(2, told, 5, clock.ns)
     clock.ns += 2000 * MS
     clock.report(two)
-    clock.lanes._look()
+    clock.look()
     assert one.state.value == "suspect"
     assert [lane.session for lane in clock.lanes.serving("m")] == [two]
     assert (guest.abandoned, told.abandoned) == (1, 0)
@@ -171,11 +176,37 @@ def test_draining_and_silent_workers_get_nothing_while_there_is_another(clock: C
     assert [lane.session for lane in clock.lanes.serving("m")] == [one]
 
 
+def test_silent_workers_do_not_hand_each_other_what_they_have(clock: Clock) -> None:
+    one, two, guest = clock.join("one"), clock.join("two"), Guest()
+    clock.lane(one).enter(1, guest, 5, clock.ns)
+    clock.ns += 2000 * MS
+    clock.look()
+    abandoned = [guest.abandoned]
+    assert {one.state, two.state} == {WorkerState.SUSPECT}
+    clock.report(two)
+    clock.look()
+    assert [*abandoned, guest.abandoned] == [0, 1]
+
+
+def test_after_a_standstill_workers_are_judged_once_their_reports_were_read(clock: Clock) -> None:
+    one, two, guest = clock.join("one"), clock.join("two"), Guest()
+    clock.report(two)
+    clock.lane(one).enter(1, guest, 5, clock.ns)
+    clock.ns += 2000 * MS
+    clock.look(overdue_ns=1950 * MS)
+    assert one.state is two.state is WorkerState.READY
+    clock.report(two)
+    clock.ns += 50 * MS
+    clock.look()
+    assert (one.state, two.state) == (WorkerState.SUSPECT, WorkerState.READY)
+    assert guest.abandoned == 1
+
+
 def test_a_lone_worker_that_stays_silent_is_asked_no_more_until_it_is_heard(clock: Clock) -> None:
     lone, lanes = clock.join("lone"), clock.lanes
     clock.report(lone)
     clock.ns += 9_999 * MS
-    lanes._look()
+    clock.look()
     assert lone.state is WorkerState.SUSPECT
     assert [lane.session for lane in lanes.serving("m")] == [lone]
     clock.ns += MS
