@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from controlplane.policy.cascade import early_ns
@@ -16,11 +17,14 @@ from controlplane.policy.selector import Estimate, Reason, Situation, Stage, dro
 _UNLIKELY = 1e-3
 # Gains below this are below what the evidence can tell: the first answer is as good.
 MEASURABLE = 0.002
-# The price of scarcity is the one at which all that is wanted takes this share of the workers'
-# time: a little more than there is, for some of it comes too late. It follows its traffic by this
-# share at each refresh.
-_BUSY = 1.1
+# The price of scarcity is the mean of those at which all that is wanted takes these shares of the
+# workers' time: within a deadline more or fewer may come than in the mean. It follows its traffic
+# by this share at each refresh.
+_BUSY = tuple(share / 10.0 for share in range(7, 14))
 _GAIN = 0.2
+# Of first variants that are worth the same within this, less what is given up for a more accurate
+# one, the quickest runs: it leaves most time for all that follows.
+_ALIKE = 0.008
 # While the best variant alone, for everybody, takes less than this share, nobody gets a cascade.
 _AMPLE = 0.8
 # A second answer that is less likely than this is prevented by time, not by its price.
@@ -106,9 +110,15 @@ class OrchidCascade(Price):
             chances.append(chance)
             worth.append(estimate.quality * chance + more - costs[place])
         decision = choice(estimates, situation, chances, worth, 0.0, self._indifference)
-        first_of_two = decision.kind is DecisionKind.RUN and decision.variant in cascade.after
-        if first_of_two and decision.reason != Reason.LAST_CHANCE:
-            return decision._replace(reason=Reason.CASCADE)
+        if decision.kind is not DecisionKind.RUN or decision.reason == Reason.LAST_CHANCE:
+            return decision
+        chosen, least = places[decision.variant], max(worth) - _ALIKE + self._indifference
+        for place, estimate in enumerate(estimates):
+            begins = estimate.variant in cascade.after and worth[place] >= least
+            if begins and taken[place] < taken[chosen]:
+                chosen = place
+        if estimates[chosen].variant in cascade.after:
+            return run(Reason.CASCADE, estimates[chosen], estimates, situation, chances[chosen])
         return decision
 
     def _costs(
@@ -125,9 +135,9 @@ class OrchidCascade(Price):
         ]
 
     def _weigh(self) -> float:
-        """The price at which all that comes, in the mean, takes what the workers can do.
+        """The price at which all that comes takes what the workers can do.
 
-        The slope of the envelope of mean cost and quality over single variants and cascades, at
+        The slope of the envelope of mean cost and quality over single variants and cascades, about
         the cost that the arrival rate leaves to each request. Notes besides whether that is
         enough for the most accurate variant alone.
         """
@@ -142,7 +152,8 @@ class OrchidCascade(Price):
         for pairs in traffic.cascade.after.values():
             for pair in pairs:
                 points += pair.curve(services[pair.first], services[pair.to])
-        return price_at(envelope(points), _BUSY * left)
+        outer = envelope(points)
+        return math.fsum([price_at(outer, share * left) for share in _BUSY]) / len(_BUSY)
 
     def reconsider(
         self,

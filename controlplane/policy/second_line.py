@@ -9,8 +9,8 @@ from controlplane.policy.edf import EdfQueue
 from controlplane.policy.records import Request
 from controlplane.policy.selector import Stage
 
-# Gains are told apart to a millionth; what only compares comes after all that gain.
-_PER_GAIN = 1_000_000
+# Gains of a second are told apart to a millionth; what only compares comes after all that gain.
+_PER_GAIN = 1e15
 
 
 class Again(NamedTuple):
@@ -23,7 +23,8 @@ class Again(NamedTuple):
 
 
 class SecondLine:
-    """The one that gains most first, of equals the oldest: they have answers, so none is due.
+    """The one that gains most for its time first, of equals the oldest: they have answers, so none
+    is due.
 
     Nobody waits behind the others for long: whose time is up gets his first answer.
     """
@@ -39,11 +40,14 @@ class SecondLine:
     def push(self, request: Request, nominal_ns: list[int]) -> bool:
         """Let a request with a `stage` wait; False when the line is full."""
         stage: Stage = request.stage
-        key = 0 if stage.shadow else -int(max(stage.gains.values()) * _PER_GAIN)
+        key = 0
+        if not stage.shadow:
+            timed = zip(request.eligible, nominal_ns, strict=True)
+            key = -int(max([stage.gains.get(k, 0.0) / ns for k, ns in timed]) * _PER_GAIN)
         return self._queue.push(key, request.id, Again(request, nominal_ns))
 
     def head(self) -> Again | None:
-        """Whose second run gains most; None when nobody waits."""
+        """Whose second run gains most for its time; None when nobody waits."""
         return self._queue.head()
 
     def remove(self, request_id: int) -> bool:

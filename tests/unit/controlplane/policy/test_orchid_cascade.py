@@ -89,6 +89,31 @@ def test_as_more_arrive_the_fast_one_goes_first_and_then_stays_alone() -> None:
     assert not asks_again(CROWDED, 0.7, 75.0, 12)
 
 
+def test_of_first_variants_worth_about_the_same_the_quickest_begins() -> None:
+    steps = EVIDENCE.escalations[0]
+    both = Evidence(
+        "reviews",
+        {**EVIDENCE.calibrations, "steady": Calibration()},
+        (*EVIDENCE.escalations, steps._replace(first="steady")),
+    )
+    candidates = [*TABLE.candidates[:1], variant("steady", 0.845, 5.0), *TABLE.candidates[1:]]
+    table = VariantTable.build(candidates, evidence={"": both})
+    assert table.cascades is not None
+    cascade = table.cascades.of("", (0, 1, 2))
+    assert cascade is not None
+    assert set(cascade.after) == {1, 2}
+    made = Stand(
+        OrchidCascade(Orchid()).of_pool(),
+        table,
+        [30 * MS, 5 * MS, 4 * MS],
+        Foresight(table),
+        cascade,
+    )
+    made.arrivals(11.0, 600)
+    decision = made.decide(80.0, 1)
+    assert (decision.variant, decision.reason) == (2, Reason.CASCADE)
+
+
 def test_what_is_asked_again_is_less_sure_the_more_wait() -> None:
     levels = (0.55, 0.7, 0.8, 0.95)
     asked = [sum(asks_again(BUSY, c, 75.0, waiting) for c in levels) for waiting in range(0, 24, 3)]
