@@ -122,8 +122,9 @@ class Cascading:
 
 
 def second_run(pool: Pool, taker: Taker, now_ns: int, trip_ns: float) -> Choice | None:
-    """The second run that gains most for its time, or that it is not worth its price: for a worker to which
-    nobody comes who waits for a first answer.
+    """The second run that gains most for its time, or that it is not worth its price.
+
+    For a worker to which nobody comes who waits for a first answer.
     """
     again = pool.seconds.head()
     if again is None:
