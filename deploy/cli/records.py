@@ -83,7 +83,7 @@ def records(
         console.print(line, highlight=False)
     for names, sums in found:
         console.print()
-        console.print(sums_table(names, sums), highlight=False)
+        console.print(sums_table(names, sums, console.width), highlight=False)
 
 
 @app.command("export")
