@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -22,6 +23,7 @@ from controlplane.errors import InvalidRequest, Unavailable
 from controlplane.policy.records import Shape, TokenPayload
 from controlplane.registry import ModelInfo, Registry
 from controlplane.text_bounds import longest_token
+from controlplane.twin_tokens import Split, Twin, split_of, twin_of
 
 INLINE_CHARACTERS = 512
 
@@ -35,17 +37,22 @@ class _Tokens:
     tokenizer: Tokenizer
     vocabulary: int
     longest: int
+    split: Split | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """A tokenizer and the longest sequence that a ready variant takes from it."""
+    """A tokenizer and the longest sequence that a ready variant takes from it.
+
+    With a `twin` its ids are those of the first encoder, renumbered.
+    """
 
     name: str
     tokenizer: Tokenizer
     max_tokens: int
     vocabulary: int
     most_characters: int
+    twin: Twin | None
 
 
 _Encoded = tuple[dict[str, bytes], dict[str, tuple[int, ...]]]
@@ -72,6 +79,8 @@ class Preprocessor:
             now_ns=now_ns,
         )
         self._tokenizers: dict[str, _Tokens] = {}
+        # By the sha256 of both; tables are found on a thread.
+        self._twins: dict[tuple[str, str], Twin | None] = {}
         self._plans: dict[str, tuple[ModelInfo, tuple[_Encoder, ...]]] = {}
 
     async def prepare(self, documents: Mapping[str, bytes]) -> None:
@@ -82,6 +91,17 @@ class Preprocessor:
         for sha256 in documents.keys() - self._tokenizers.keys():
             work = self._pool.beside(partial(_build, documents[sha256]))
             self._tokenizers[sha256] = await asyncio.wrap_future(work)
+        for pair in product(list(self._tokenizers), documents):
+            for one, other in (pair, pair[::-1]):
+                await self._find_twin(one, other)
+        # Plans that were made meanwhile know of no twins.
+        self._plans.clear()
+
+    async def _find_twin(self, one: str, other: str) -> None:
+        ours, theirs = self._tokenizers[one].split, self._tokenizers[other].split
+        if one != other and (one, other) not in self._twins and ours and theirs:
+            work = self._pool.beside(partial(twin_of, ours, theirs))
+            self._twins[one, other] = await asyncio.wrap_future(work)
 
     async def tokenize(
         self, model: ModelInfo, texts: Sequence[str]
@@ -168,10 +188,12 @@ class Preprocessor:
         if not longest:
             raise Unavailable(f"no variant of model {model.name!r} is ready to take text")
         encoders = []
+        first = hashes.get(next(iter(longest)), "")
         for name, limit in longest.items():
-            built = self._tokenizer(model.name, name, hashes.get(name, ""))
-            most = limit * built.longest
-            encoders.append(_Encoder(name, built.tokenizer, limit, built.vocabulary, most))
+            sha256 = hashes.get(name, "")
+            built = self._tokenizer(model.name, name, sha256)
+            most, twin = limit * built.longest, self._twins.get((first, sha256))
+            encoders.append(_Encoder(name, built.tokenizer, limit, built.vocabulary, most, twin))
         self._plans[model.name] = (model, tuple(encoders))
         return tuple(encoders)
 
@@ -199,7 +221,8 @@ def _build(document: bytes) -> _Tokens:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     vocabulary = max(tokenizer.get_vocab().values(), default=-1) + 1
-    return _Tokens(tokenizer, vocabulary, longest_token(tokenizer, document))
+    longest = longest_token(tokenizer, document)
+    return _Tokens(tokenizer, vocabulary, longest, split_of(tokenizer, document))
 
 
 def _check_characters(
@@ -221,8 +244,14 @@ def _check_characters(
 def _encode(encoders: tuple[_Encoder, ...], texts: Sequence[str]) -> _Encoded:
     ids: dict[str, bytes] = {}
     lengths: dict[str, tuple[int, ...]] = {}
+    first: list[list[int]] = []
     for encoder in encoders:
-        rows = [encoding.ids for encoding in encoder.tokenizer.encode_batch_fast(list(texts))]
+        twin = encoder.twin
+        if twin is not None and all(map(twin.fits, texts)):
+            rows = list(map(twin.renumbered, first))
+        else:
+            rows = [encoding.ids for encoding in encoder.tokenizer.encode_batch_fast(list(texts))]
+        first = first or rows
         ids[encoder.name] = b"".join(array("i", row).tobytes() for row in rows)
         lengths[encoder.name] = tuple(map(len, rows))
     return ids, lengths
