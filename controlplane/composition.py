@@ -66,6 +66,7 @@ class ControlPlane:
         self._telemetry = make_telemetry(config)
         registry = self._registry = Registry()
         registry.gathering = True
+        self._gathering: asyncio.TimerHandle | None = None
         self._preprocessor = Preprocessor(
             registry,
             threads=config.preprocess_threads,
@@ -222,11 +223,14 @@ class ControlPlane:
         if self._page is not None:
             self.page_url = await self._page.start()
         address = await self._server.start()
-        asyncio.get_running_loop().call_later(_GATHERING_S, self._gathered)
         if self._records is not None:
             self._records.start()
         self._lag.start()
-        return address, await self._http.start() if self._http is not None else ""
+        http_address = await self._http.start() if self._http is not None else ""
+        # The timer holds what it calls: a start that fails leaves none.
+        loop = asyncio.get_running_loop()
+        self._gathering = loop.call_later(_GATHERING_S, self._gathered)
+        return address, http_address
 
     def _gathered(self) -> None:
         self._registry.gathering = False
@@ -234,6 +238,8 @@ class ControlPlane:
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""
         self._lag.stop()
+        if self._gathering is not None:
+            self._gathering.cancel()
         grace_s = self._config.deadline_cap_ms / 1000
         # What outlasts the grace is told why before its call is cancelled.
         doors = [self._server.stop(grace_s + _FAREWELL_S)]
