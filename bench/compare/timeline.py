@@ -123,13 +123,14 @@ def recovery(line: Timeline, warmup_s: float, begin_s: float, end_s: float) -> R
     allowed = np.maximum(_TOLERANCE, 2.0 * np.sqrt(usual * (1.0 - usual) / count))
     down = share < usual - allowed
     after = np.flatnonzero(down[begin:]) + begin
+    struck = len(after) > 0 and int(after[0]) <= end + _WINDOW
     lowest = share[begin:]
     return Recovery(
         before=before,
         during=_shares(line, (places >= begin) & (places < end)),
         after=_shares(line, places >= end),
         lowest=float(np.nanmin(lowest)) if np.isfinite(lowest).any() else usual,
-        recovery_s=0.0 if not len(after) else _back(down, int(after[0]), begin_s),
+        recovery_s=_back(down, int(after[0]), begin_s) if struck else 0.0,
     )
 
 

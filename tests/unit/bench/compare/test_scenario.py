@@ -66,6 +66,12 @@ def test_who_falls_again_at_once_has_not_recovered() -> None:
     assert recovery(shaky, 2.0, 10.0, 10.0).recovery_s == pytest.approx(6.25)
 
 
+def test_a_dip_long_after_the_disturbance_has_another_cause() -> None:
+    found = recovery(line((20.0, 1.0), (1.0, 0.5), (9.0, 1.0)), 2.0, 10.0, 10.0)
+    assert found.recovery_s == 0.0
+    assert found.lowest == pytest.approx(0.5)
+
+
 def test_what_is_not_seen_is_not_claimed() -> None:
     found = recovery(line((10.0, 0.98), (20.0, 0.5)), 2.0, 10.0, 15.0)
     assert found.recovery_s is None
