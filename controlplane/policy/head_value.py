@@ -121,13 +121,14 @@ class HeadValues:
 
         `chances` are those of each option that both its runs are on time.
         """
-        moved = _put(rewards, self._rewards[:, : _STEPS + 1])
+        moved = _put(np.array(rewards), self._rewards[:, : _STEPS + 1])
         if self._options:
             likely = np.array(chances)
             likely[likely <= _UNLIKELY] = 0.0
-            moved = max(moved, _put(likely, self._chances[:, : _STEPS + 1]))
-            self._likely = np.where(self._chances > 0.0, self._chances, 1.0)
-        if moved > _STILL:
+            if _put(likely, self._chances[:, : _STEPS + 1]):
+                self._likely = np.where(self._chances > 0.0, self._chances, 1.0)
+                moved = True
+        if moved:
             self._still, self.converged = 0, False
 
     def improve(self, rounds: int, rate_per_ns: float = math.inf) -> None:
@@ -229,11 +230,14 @@ class HeadValues:
         np.subtract(later[:, 1:], later[:, :-1], self._slopes[still:])
 
 
-def _put(rows: Sequence[Sequence[float]] | _Floats, into: _Floats) -> float:
-    """Write rows into an array; by how much that moved it."""
-    new: _Floats = np.array(rows, dtype=np.float64)
-    moved = float(np.max(np.abs(new - into), initial=0.0))
-    into[:] = new
+def _put(rows: _Floats, into: _Floats) -> bool:
+    """Write rows into an array if that moves it; whether it did.
+
+    Where it does not, what stands there stays: many small steps are seen in the end.
+    """
+    moved = bool(np.max(np.abs(rows - into), initial=0.0) > _STILL)
+    if moved:
+        into[:] = rows
     return moved
 
 

@@ -153,3 +153,22 @@ def test_values_that_stood_still_follow_rewards_that_move() -> None:
         assert moved.at(rate, asked) == pytest.approx(fresh.at(rate, asked), abs=1e-3)
         assert moved.after(rate, asked) == pytest.approx(fresh.after(rate, asked), abs=1e-3)
     assert moved.at(1e-7, [30 * MS]) != before[1]
+
+
+def test_values_that_stood_still_follow_many_small_steps() -> None:
+    shares = [service / WORKERS for service in SERVICES]
+
+    def earn(values: HeadValues, quality: float, rounds: int) -> None:
+        likely = [max(0.0, 1.0 - age / DEADLINE) for age in values.ages_ns()]
+        qualities = (quality, *QUALITIES[1:])
+        values.earn([[each * part for part in likely] for each in qualities])
+        values.improve(rounds)
+
+    slow, fresh = HeadValues(DEADLINE, shares), HeadValues(DEADLINE, shares)
+    earn(slow, 0.92, 4000)
+    for step in range(1, 5001):
+        earn(slow, 0.92 - step * 8e-6, 1)
+    earn(fresh, 0.88, 4000)
+    asked = [age * MS for age in range(0, 90, 7)]
+    for rate in (2e-8, 1e-7):
+        assert slow.at(rate, asked) == pytest.approx(fresh.at(rate, asked), abs=1e-3)
