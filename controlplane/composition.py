@@ -66,7 +66,6 @@ class ControlPlane:
         self._telemetry = make_telemetry(config)
         registry = self._registry = Registry()
         registry.gathering = True
-        self._gathering: asyncio.TimerHandle | None = None
         self._preprocessor = Preprocessor(
             registry,
             threads=config.preprocess_threads,
@@ -226,20 +225,13 @@ class ControlPlane:
         if self._records is not None:
             self._records.start()
         self._lag.start()
-        http_address = await self._http.start() if self._http is not None else ""
-        # The timer holds what it calls: a start that fails leaves none.
-        loop = asyncio.get_running_loop()
-        self._gathering = loop.call_later(_GATHERING_S, self._gathered)
-        return address, http_address
-
-    def _gathered(self) -> None:
-        self._registry.gathering = False
+        # A timer holds what it calls: this one no server, which would outlive a start that fails.
+        asyncio.get_running_loop().call_later(_GATHERING_S, self._registry.gathered)
+        return address, await self._http.start() if self._http is not None else ""
 
     async def stop(self) -> None:
         """Refuse new calls, finish what is in the house, then let the workers go."""
         self._lag.stop()
-        if self._gathering is not None:
-            self._gathering.cancel()
         grace_s = self._config.deadline_cap_ms / 1000
         # What outlasts the grace is told why before its call is cancelled.
         doors = [self._server.stop(grace_s + _FAREWELL_S)]

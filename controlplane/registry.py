@@ -135,6 +135,10 @@ class Registry:
         """
         return self.gathering or not self._sessions or self.orphaned(name)
 
+    def gathered(self) -> None:
+        """Workers that had another control plane have had the time to come."""
+        self.gathering = False
+
     def workers(self) -> tuple[WorkerSession, ...]:
         """Live sessions in the order they joined."""
         return tuple(self._sessions.values())
