@@ -158,8 +158,8 @@ class Pair:
     """A first and a second variant, by number, and the worth of asking the second.
 
     `weights` are the shares of items in each step, `rights` and `gains` as in `Escalation`;
-    `accuracy` is the mean of `rights`; `course` the shares that are asked again and the accuracy
-    then, as more and more of the least sure are.
+    `course` are the shares that are asked again and the accuracy then, as more and more of the
+    least sure are.
     `options[i]` is what the option to escalate is worth at the price `prices[i]` (rising from
     0; linear between, nothing beyond): `F(t) = sum_i w_i max(0, g_i - t)`, and at most the mean
     gain, since a cascade is not believed to be better than its second variant.
@@ -173,8 +173,12 @@ class Pair:
     weights: tuple[float, ...]
     prices: tuple[float, ...]
     options: tuple[float, ...]
-    accuracy: float
     course: tuple[tuple[float, float], ...]
+
+    @property
+    def accuracy(self) -> float:
+        """That of the first variant: the mean of `rights`."""
+        return self.course[0][1]
 
     def step(self, confidence: float) -> int:
         """The step of a confidence."""
@@ -248,7 +252,6 @@ def pair_of(
         weights=weights,
         prices=tuple(prices),
         options=tuple(options),
-        accuracy=math.fsum([w * right for w, right in zip(weights, rights, strict=True)]),
         course=_course(weights, rights, gains),
     )
 

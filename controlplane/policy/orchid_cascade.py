@@ -146,13 +146,12 @@ class OrchidCascade(Price):
         self._ample = True
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
+        self._ample = traffic.best_load() < _AMPLE * self._workers
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
-        alone, left = max(points, key=_quality)[0], self._workers / rate
-        self._ample = alone < _AMPLE * left
         for pairs in traffic.cascade.after.values():
             for pair in pairs:
                 points += pair.curve(services[pair.first], services[pair.to])
-        outer = envelope(points)
+        outer, left = envelope(points), self._workers / rate
         return math.fsum([price_at(outer, share * left) for share in _BUSY]) / len(_BUSY)
 
     def reconsider(
@@ -207,10 +206,6 @@ class OrchidCascade(Price):
             if worth > best:
                 best, chosen = worth, place
         return chosen
-
-
-def _quality(point: tuple[float, float]) -> float:
-    return point[1]
 
 
 class FixedCascade(OrchidCascade):

@@ -19,10 +19,12 @@ def fail() -> None:
     raise RuntimeError("a fault of ours")
 
 
-async def test_a_lost_engine_is_told_by_answers_health_and_reports(repository: Path) -> None:
+async def test_a_lost_engine_is_told_by_answers_health_and_reports(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serve(repository) as served:
         stream = Stream(served)
-        served.encoder.engine._make_token = fail  # type: ignore[assignment]
+        monkeypatch.setattr(served.encoder.engine, "_make_token", fail)
         await stream.send(batch(7, token_item(1, [2, 9, 3])))
         result = (await stream.receive(1))[1]
         assert result.status == pb.ITEM_STATUS_INTERNAL and REASON in result.message
