@@ -18,7 +18,7 @@ def test_both_lanes_are_measured_alone_and_together(tmp_path: Path) -> None:
     build_tiny_generator(repository, "tiny-chat")
     out = tmp_path / "lanes.json"
     options = ["--encoder", "tiny", "--decoder", "tiny-chat", "--repository", str(repository)]
-    options += ["--rounds", "1", "--seconds", "1", "--streams", "2", "--json", str(out)]
+    options += ["--rounds", "1", "--seconds", "4", "--streams", "2", "--json", str(out)]
     result = CliRunner().invoke(app, ["bench", "lanes", *options])
     assert result.exit_code == 0, result.output
     summary = json.loads(out.read_bytes())["summary"]

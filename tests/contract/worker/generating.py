@@ -161,6 +161,17 @@ async def hear(served: Served, call: worker_pb2.GenerateCall) -> Heard:
     return heard
 
 
+async def served_at_last(served: Served, call: worker_pb2.GenerateCall) -> Heard:
+    """Everything that a call brings which a worker that stands still for a moment may refuse."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await hear(served, call)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+
+
 async def refused(served: Served, call: worker_pb2.GenerateCall) -> grpc.aio.AioRpcError:
     """The status of a call that does not get to its end."""
     try:

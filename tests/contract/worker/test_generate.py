@@ -25,6 +25,7 @@ from tests.contract.worker.generating import (
     hear,
     prompt_of,
     refused,
+    served_at_last,
     service_of,
     settled,
     text_of,
@@ -274,7 +275,7 @@ async def test_a_first_token_that_would_be_late_is_refused_at_once(generators: P
         late = call_of(prompt_of(1, 400), first_token_target_us=1)
         error = await refused(served, late)
         late.first_token_target_grows = True
-        assert (await hear(served, late)).tokens[0]
+        assert (await served_at_last(served, late)).tokens[0]
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "a longer first_token_target_ms is needed" in (error.details() or "")
 
