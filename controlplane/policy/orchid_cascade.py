@@ -9,7 +9,7 @@ from controlplane.policy.cascade import early_ns
 from controlplane.policy.envelope import envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
-from controlplane.policy.price import Price, choice
+from controlplane.policy.price import NO_ROOM, Price, choice
 from controlplane.policy.records import Decision, DecisionKind
 from controlplane.policy.selector import Estimate, Reason, Situation, Stage, drop, run
 
@@ -22,11 +22,9 @@ MEASURABLE = 0.002
 # by this share at each refresh.
 _BUSY = tuple(share / 10.0 for share in range(7, 14))
 _GAIN = 0.2
-# Of first variants that are worth the same within this, less what is given up for a more accurate
-# one, the quickest runs: it leaves most time for all that follows.
-_ALIKE = 0.008
-# While the best variant alone, for everybody, takes less than this share, nobody gets a cascade.
-_AMPLE = 0.8
+# Of first variants that are worth the same within this the quickest runs: it leaves most time for
+# all that follows.
+_ALIKE = 0.006
 # A second answer that is less likely than this is prevented by time, not by its price.
 _LIKELY = 0.5
 # A fixed threshold asks again below this confidence, when the answer is likely to be on time.
@@ -109,10 +107,10 @@ class OrchidCascade(Price):
                     more = max(more, likely * pair.option(price * second / likely))
             chances.append(chance)
             worth.append(estimate.quality * chance + more - costs[place])
-        decision = choice(estimates, situation, chances, worth, 0.0, self._indifference)
+        decision = choice(estimates, situation, chances, worth, 0.0)
         if decision.kind is not DecisionKind.RUN or decision.reason == Reason.LAST_CHANCE:
             return decision
-        chosen, least = places[decision.variant], max(worth) - _ALIKE + self._indifference
+        chosen, least = places[decision.variant], max(worth) - _ALIKE
         for place, estimate in enumerate(estimates):
             begins = estimate.variant in cascade.after and worth[place] >= least
             if begins and taken[place] < taken[chosen]:
@@ -146,7 +144,7 @@ class OrchidCascade(Price):
         self._ample = True
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
-        self._ample = traffic.best_load() < _AMPLE * self._workers
+        self._ample = traffic.best_load() < NO_ROOM * self._workers
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
         for pairs in traffic.cascade.after.values():
             for pair in pairs:

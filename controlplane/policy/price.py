@@ -17,11 +17,12 @@ from controlplane.policy.traffic import Traffic
 
 # Of two variants that are worth the same within this, the more accurate one runs.
 _INDIFFERENCE = 0.002
-# So much is given up for it while the most accurate variant, for everybody, takes less than this
-# share of the workers; nothing from the second share on.
-_PREFERENCE = 0.03
+# An answer in time of the most accurate variant counts for so much more than it is right, while
+# that variant, for everybody, takes less than the first share of the workers, and no more from
+# the second on.
+_PREFERENCE = 0.1
 _ROOM = 0.7
-_NO_ROOM = 0.9
+NO_ROOM = 0.8
 # The future is valued as if deadlines were this share: the door refuses with a margin.
 _PRUDENCE = 0.85
 # A head that its fastest variant is so likely to answer in time is never dropped.
@@ -44,10 +45,10 @@ class Price:
     counts who waits and who is expected: `(n + lambda D) / (age + D)`, from the next head's
     arrival until a deadline from now. A head is only dropped when its fastest variant is
     unlikely to be on time and somebody waits. Until the values have converged the fallback
-    decides. While workers have room for the most accurate variant, it runs where that costs little.
+    decides. While workers have room for the most accurate variant, its answers count for more.
     """
 
-    __slots__ = ("_fallback", "_indifference", "_means", "_next_ns", "_reward_steps", "_solved",
+    __slots__ = ("_fallback", "_means", "_next_ns", "_preference", "_reward_steps", "_solved",
                  "_table", "_traffic", "_trip_ns", "_values", "_workers")  # fmt: skip
 
     name = "price"
@@ -60,8 +61,8 @@ class Price:
         self._traffic = Traffic()
         self._trip_ns = 0.0
         self._workers = 0
-        # Worth that is given up for a more accurate variant.
-        self._indifference = _INDIFFERENCE
+        # What an answer in time of the most accurate variant counts for beside being right.
+        self._preference = 0.0
         self._values: HeadValues | None = None
         # What the values were found for: variants, cascades, workers, mean deadline and services.
         self._solved: tuple[tuple[int, ...], Cascade | None, int] | None = None
@@ -89,7 +90,7 @@ class Price:
             return
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
-        self._indifference = _indifference(traffic.best_load() / self._workers)
+        self._preference = _preference(traffic.best_load() / self._workers)
         means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
         kind = (traffic.eligible, traffic.cascade, self._workers)
         values = self._values
@@ -130,7 +131,8 @@ class Price:
             value = estimate.quality * chance + future[place]
             chances.append(chance)
             worth.append(value)
-        return choice(estimates, situation, chances, worth, future[-1], self._indifference)
+        worth[0] += self._preference * chances[0]
+        return choice(estimates, situation, chances, worth, future[-1])
 
     def price_per_s(self) -> float:
         """Accurate answers that the next second of a worker is worth, as of the last arrival.
@@ -198,12 +200,12 @@ def _similar(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(mean - before) <= _DRIFT * before for before, mean in pairs)
 
 
-def _indifference(load: float) -> float:
-    """Worth that is given up for a more accurate variant, when the most accurate one would take
-    this share of the workers.
+def _preference(load: float) -> float:
+    """What an answer in time of the most accurate variant counts for beside being right, when that
+    variant, for everybody, would take this share of the workers.
     """
-    room = (_NO_ROOM - load) / (_NO_ROOM - _ROOM)
-    return _INDIFFERENCE + (_PREFERENCE - _INDIFFERENCE) * min(max(room, 0.0), 1.0)
+    room = (NO_ROOM - load) / (NO_ROOM - _ROOM)
+    return _PREFERENCE * min(max(room, 0.0), 1.0)
 
 
 def choice(
@@ -212,10 +214,8 @@ def choice(
     chances: Sequence[float],
     worth: Sequence[float],
     without: float,
-    indifference: float,
 ) -> Decision:
-    """The first of the estimates that is worth the most but for `indifference`, or a drop, which is
-    worth `without`.
+    """The first of the estimates that is worth about the most, or a drop, which is worth `without`.
 
     `chances` to be on time and `worth` are those of the estimates.
     """
@@ -234,7 +234,7 @@ def choice(
             hope = chances[fastest]
             return run(Reason.LAST_CHANCE, estimates[fastest], estimates, situation, hope)
     chosen = 0
-    while worth[chosen] < best - indifference:
+    while worth[chosen] < best - _INDIFFERENCE:
         chosen += 1
     reason = _why(chosen, fastest, estimates, chances)
     return run(reason, estimates[chosen], estimates, situation, chances[chosen])

@@ -55,25 +55,25 @@ def test_a_variant_between_may_be_worth_most() -> None:
 
 
 def test_little_slack_takes_a_variant_that_is_sure() -> None:
-    decision = CALM.decide(32.0, 0)
+    decision = CALM.decide(31.0, 0)
     assert (decision.variant, decision.reason) == (1, Reason.LIMITED_BY_SLACK)
     assert CALM.decide(15.0, 0).reason == Reason.FASTEST_FOR_SLACK
 
 
-def test_with_room_for_it_the_most_accurate_runs_though_a_little_less_likely_on_time() -> None:
+def test_with_room_for_it_the_most_accurate_runs_though_less_likely_on_time() -> None:
     made = stand(60.0)
     for turn in range(400):
         made.foresight.ended(
             TABLE.candidates[0],
             promised_ns=31 * MS,
-            needed_ns=(50 if turn % 25 == 0 else 31) * MS,
+            needed_ns=(50 if turn % 10 == 0 else 31) * MS,
             slack_ns=45 * MS,
-            chance=0.96,
+            chance=0.9,
             whole=True,
         )
     calm = made.decide(45.0, 0)
-    assert 0.01 < 0.90 - 0.92 * calm.chance < 0.03
     assert calm.variant == 0
+    assert 0.88 < calm.chance < 0.94
     made.arrivals(16.0, 300)
     assert made.decide(45.0, 0).variant == 1
 
