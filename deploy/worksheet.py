@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -76,38 +77,42 @@ def mix_of(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class VariantNeed:
-    """One variant of a model: its own files, shared ones, and what a token keeps, in bytes."""
+    """One variant of a model: its graph with all weights, and what a token keeps, in bytes."""
 
     model: str
     variant: str
-    own: int
-    shared: int
+    weights: int
     token_bytes: int
 
 
-def needs(manifest: Manifest, kv_bytes: int) -> list[VariantNeed]:
-    """What the variants of a model take; keys and values have `kv_bytes` each.
+def needs(folder: Path, manifest: Manifest, kv_bytes: int) -> list[VariantNeed]:
+    """What the variants of the model in a folder take; keys and values have `kv_bytes` each.
 
-    A weight file that is not called after a variant counts as shared by each of them.
+    A weight file counts for every variant whose graph names it. Raises ManifestError for a graph
+    that cannot be read.
     """
     from worker.models.layouts import kv_token_bytes
 
-    names = {variant.name for variant in manifest.variants}
-    tokenizers = {ref.path for ref in manifest.tokenizers.values()}
-    sizes = {path: ref.size for path, ref in manifest.files.items() if path not in tokenizers}
-    shared = sum(size for path, size in sizes.items() if _stem(path) not in names)
     kv = manifest.generation.kv if manifest.generation is not None else None
     return [
         VariantNeed(
             model=manifest.name,
             variant=variant.name,
-            own=sum(size for path, size in sizes.items() if _stem(path) == variant.name),
-            shared=shared,
+            weights=sum(manifest.files[path].size for path in _files_of(folder, variant.graph)),
             token_bytes=kv_token_bytes(variant.layout, kv, kv_bytes) if kv is not None else 0,
         )
         for variant in manifest.variants
     ]
 
 
-def _stem(path: str) -> str:
-    return path.rpartition("/")[2].rpartition(".")[0]
+def _files_of(folder: Path, graph: str) -> list[str]:
+    """A graph and the weight files that it names, as the manifest has them."""
+    from worker.models.errors import ManifestError
+    from worker.models.external_data import external_files
+
+    try:
+        names = external_files((folder / graph).read_bytes())
+    except (OSError, ValueError) as error:
+        remedy = "orchid models verify finds what is damaged; build or import the model again"
+        raise ManifestError(f"a graph in {folder / graph}", str(error), remedy) from None
+    return [graph, *((PurePosixPath(graph).parent / name).as_posix() for name in names)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.models import RepositoryOption
-from deploy.cli.output import fail
+from deploy.cli.output import fail, fail_for_model
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,11 +77,12 @@ def _of_repository(repository: RepositoryOption, room: int, reserve: int) -> lis
     for path in sorted(target.glob("*/manifest.json")):
         try:
             manifest = load_manifest(path.parent)
+            found += [
+                (need.variant, fit(room, reserve, need.weights, need.token_bytes))
+                for need in needs(path.parent, manifest, kv_bytes=2)
+            ]
         except ManifestError as error:
-            fail(str(error))
-        for need in needs(manifest, kv_bytes=2):
-            weights = need.own + need.shared
-            found.append((need.variant, fit(room, reserve, weights, need.token_bytes)))
+            fail_for_model(error)
     if not found:
         fail(f"no models in {target}", "orchid models build makes one; or give --parameters")
     return found

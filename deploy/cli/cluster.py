@@ -14,6 +14,7 @@ from deploy.cli.output import (
     chosen_address,
     connection_remedy,
     fail,
+    unreachable,
 )
 
 
@@ -79,7 +80,7 @@ def status(
         found = fetch_status(target)
     except FleetError as error:
         usual = "orchid up starts a local cluster; --address names another one"
-        fail(str(error), connection_remedy(str(error), usual))
+        fail(unreachable(target, str(error)), connection_remedy(str(error), usual))
     if json:
         import json as encoder
         from dataclasses import asdict

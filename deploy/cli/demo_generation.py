@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-PROMPT = "Write two sentences about why answers should come on time."
+PROMPT = "Write one sentence about the sea."
 _MOST_TOKENS = 96
 _READY_S = 120
 

@@ -19,6 +19,7 @@ from deploy.cli.output import (
     chosen_address,
     connection_remedy,
     fail,
+    unreachable,
 )
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def explained(error: GenerationError, target: str) -> tuple[str, str]:
     """What to tell of an error, and what may help."""
     text = f"{error.code}: {error}"
     if error.code == "UNAVAILABLE" and "failed to connect" in str(error):
-        return f"{target}: {text}", connection_remedy(text, "orchid up starts a cluster")
+        return unreachable(target, text), connection_remedy(text, "orchid up starts a cluster")
     if error.code == "UNAVAILABLE" and (remedy := connection_remedy(text, "")):
         return f"{target}: {text}", remedy
     if error.retry_after_ms:

@@ -16,6 +16,7 @@ from deploy.cli.output import (
     connection_remedy,
     fail,
     printable,
+    unreachable,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def infer(
             reached = "failed to connect" not in failed[0].error
             remedy = "try again shortly; orchid status" if reached else "orchid up starts a cluster"
             text = failed[0].error
-            fail(f"{target}: {text}", connection_remedy(text, remedy))
+            fail(unreachable(target, text), connection_remedy(text, remedy))
         if failed:
             raise typer.Exit(1)
 

@@ -25,7 +25,7 @@ _PERPLEXITY = "perplexity"
 def list_table(listings: Sequence[Listing]) -> Table:
     """One row a model."""
     table = _table("model", "version", "task", right=("variants", "best", "MiB"))
-    table.add_column("sha256", overflow="fold")
+    table.add_column("sha256", no_wrap=True)
     for listing in listings:
         manifest = listing.manifest
         if manifest is None:

@@ -237,9 +237,9 @@ def verify(
         fail("files are not what their manifests say", "build or import these models again")
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def evaluate(
-    name: Annotated[str, typer.Argument(help="Model to evaluate.")] = "sentiment",
+    name: Annotated[str, typer.Argument(help="Model to evaluate.")],
     population: Annotated[
         list[str] | None,
         typer.Option(
@@ -272,8 +272,9 @@ def evaluate(
     to another gains; a language model's perplexity on six novels, with its agreement with and
     divergence from its fp32 variant.
 
-    Keeps what is done every few seconds: running it again goes on, or only looks. The
-    model's digest changes with its evidence, so restart the cluster afterwards.
+    All populations and variants of `sentiment` take an hour and more on two cores. Keeps what is
+    done every few seconds: running it again goes on, or only looks. The model's digest changes with
+    its evidence, so restart the cluster afterwards.
     """
     from deploy.cli.confidence_tables import confidence_tables
     from deploy.cli.model_evaluate import Wanted, evaluate_model

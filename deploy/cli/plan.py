@@ -156,3 +156,5 @@ def _print(
         )
         table.add_row(*cells, mix)
     console.print(table, highlight=False)
+    note = "> the fewest that do. Time that is left over goes into accuracy: more are busy, too."
+    console.print(note, style="dim", highlight=False)

@@ -145,7 +145,10 @@ def _all_said(span: Span) -> str:
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+    if not isinstance(value, float):
+        return printable(str(value))
+    # Four digits, but no powers of ten.
+    return f"{value:.0f}" if abs(value) >= 1000.0 else f"{value:.4g}"
 
 
 def _said(span: Span, key: str) -> str:

@@ -110,7 +110,7 @@ def up(
     from deploy.config import ConfigError
     from deploy.records.settings import records_overrides
     from deploy.services import decode_config, repository_models, served_models, worker_config
-    from deploy.state import AlreadyRunningError, StateError
+    from deploy.state import AlreadyRunningError, StateError, running_address
     from deploy.traces.settings import tracing_overrides
     from worker.cpu_plan import OversubscribedError, read_cpu_plan
 
@@ -160,7 +160,7 @@ def up(
         plan_of_page = _page_plan(page, config)
     except ConfigError as error:
         fail(str(error))
-    if plan_of_page.why:
+    if plan_of_page.why and not running_address(state):
         warn(plan_of_page.why)
     plain = {"insecure": True} if insecure else {}
     spec = ClusterSpec(

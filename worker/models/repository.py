@@ -64,10 +64,9 @@ def find_model(repository: Path, name: str) -> Manifest:
     """
     folder = model_folder(repository, name)
     if not (folder / MANIFEST_NAME).is_file():
-        names = ", ".join(listing.name for listing in list_models(repository)) or "no model"
-        raise ManifestError(
-            f"a model {name!r} in {repository}", names, "name one of these or build it"
-        )
+        names = ", ".join(listing.name for listing in list_models(repository))
+        remedy = "name one of these or build it" if names else "orchid models build makes one"
+        raise ManifestError(f"a model {name!r} in {repository}", names or "no model", remedy)
     return load_manifest(folder)
 
 

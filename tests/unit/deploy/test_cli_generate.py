@@ -204,6 +204,7 @@ def test_without_a_server_the_remedy_is_to_start_one() -> None:
     assert explained(error, "h:1")[1] == "orchid up starts a cluster"
     result = RUNNER.invoke(app, ["generate", "m", "x", "--address", "127.0.0.1:1"])
     assert result.exit_code == 1 and "orchid up starts a cluster" in result.stderr
+    assert "nothing serves on 127.0.0.1:1" in result.stderr
 
 
 def test_a_prompt_that_is_not_utf8(server: Server) -> None:

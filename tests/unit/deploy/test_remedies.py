@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploy.cli.generate import explained
-from deploy.cli.output import connection_remedy
+from deploy.cli.output import connection_remedy, unreachable
 from deploy.generation import GenerationError
 
 FROM_HANDSHAKES = [
@@ -29,3 +29,9 @@ def test_other_faults_keep_their_remedy() -> None:
         "orchid up starts a cluster"
     )
     assert explained(GenerationError("UNAVAILABLE", "no worker"), "a:1")[1] == ""
+
+
+def test_where_nobody_listens_is_told_in_short() -> None:
+    refused = "UNAVAILABLE: failed to connect to all addresses; last error: Connection refused"
+    assert unreachable("127.0.0.1:1", refused) == "nothing serves on 127.0.0.1:1"
+    assert unreachable("127.0.0.1:1", "no worker") == "127.0.0.1:1: no worker"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from controlplane.policy.hands import Flight
@@ -9,7 +12,11 @@ from controlplane.policy.profiles import VariantTable
 from controlplane.policy.records import Shape
 from deploy.worksheet import GIB, KIB, fit, mix_of, needs, positions
 from tests.unit.controlplane.policy.world import MS, TOKENIZER, candidate, request, scheduler
-from worker.models.manifest import FileRef, Generation, KvGeometry, Manifest, TensorSpec, Variant
+from worker.models.errors import ManifestError
+from worker.models.external_data import external_files
+from worker.models.manifest import FileRef, load_manifest
+from worker.models.synthetic import build_synthetic
+from worker.models.synthetic_generator import build_tiny_generator
 
 MIX = "256x7,4096"
 
@@ -69,29 +76,40 @@ def test_what_the_scheduler_runs_for_the_mix_has_no_padding(fixed_share: float) 
     assert runs == len(lengths) if not fixed_share else runs < len(lengths)
 
 
-def test_what_a_model_of_ours_takes_is_in_its_manifest() -> None:
-    def file(path: str, size: int) -> FileRef:
-        return FileRef(path, "0" * 64, size)
+def test_what_a_model_of_ours_takes_is_in_its_files(tmp_path: Path) -> None:
+    build_tiny_generator(tmp_path, "tiny-chat")
+    folder = tmp_path / "tiny-chat"
+    manifest = load_manifest(folder)
+    found = needs(folder, manifest, kv_bytes=2)
+    assert [need.variant for need in found] == [variant.name for variant in manifest.variants]
+    kv = manifest.generation.kv if manifest.generation is not None else None
+    assert kv is not None
+    for need, variant in zip(found, manifest.variants, strict=True):
+        names = external_files((folder / variant.graph).read_bytes())
+        sizes = [(folder / name).stat().st_size for name in (variant.graph, *names)]
+        assert need.weights == sum(sizes)
+        assert need.token_bytes == 2 * kv.layers * kv.kv_heads * kv.head_dim * 2
 
-    def variant(name: str) -> Variant:
-        spec = (TensorSpec("x", "int64", (-1,)),)
-        return Variant(name, "paged", "fp32", f"{name}.onnx", "t", 64, spec, spec)
 
-    files = [file("t.json", 7), file("words.weights", 100), file("a.onnx", 1), file("b.onnx", 2),
-             file("a.weights", 10), file("b.weights", 20)]  # fmt: skip
-    manifest = Manifest(
-        schema=1,
-        name="m",
-        version="1",
-        task="text-generation",
-        labels=(),
-        primary_output="x",
-        default_tokenizer="t",
-        tokenizers={"t": files[0]},
-        variants=(variant("a"), variant("b")),
-        files={ref.path: ref for ref in files},
-        generation=Generation("", (0,), None, 10, 64, KvGeometry(30, 3, 64)),
-    )
-    a, b = needs(manifest, kv_bytes=2)
-    assert (a.own, a.shared, b.own, b.shared) == (11, 100, 22, 100)
-    assert a.token_bytes == 23_040
+def test_a_variant_takes_no_weights_of_others(tmp_path: Path) -> None:
+    build_synthetic(tmp_path, "tiny")
+    folder = tmp_path / "tiny"
+    manifest = load_manifest(folder)
+    (folder / "others.weights").write_bytes(b"0" * 10_000)
+    more = {**manifest.files, "others.weights": FileRef("others.weights", "0" * 64, 10_000)}
+    without = needs(folder, manifest, kv_bytes=2)
+    assert needs(folder, replace(manifest, files=more), kv_bytes=2) == without
+    assert without[0].token_bytes == 0
+
+
+def test_a_graph_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    build_synthetic(tmp_path, "tiny")
+    folder = tmp_path / "tiny"
+    manifest = load_manifest(folder)
+    graph = folder / manifest.variants[0].graph
+    graph.write_bytes(b"\xff\xff no graph")
+    with pytest.raises(ManifestError, match=manifest.variants[0].graph):
+        needs(folder, manifest, kv_bytes=2)
+    graph.unlink()
+    with pytest.raises(ManifestError, match="No such file"):
+        needs(folder, manifest, kv_bytes=2)
