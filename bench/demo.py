@@ -19,7 +19,7 @@ from bench.sweep import (
 from deploy.cluster import ClusterSpec, LocalCluster
 from deploy.readiness import Readiness
 
-POLICIES = ("price", "accurate", "cheap")
+POLICIES = ("orchid-cascade", "accurate", "cheap")
 LOAD_FACTORS = (0.4, 0.8, 1.2, 2.0)
 
 

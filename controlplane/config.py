@@ -198,7 +198,7 @@ class ControlPlaneConfig:
     metrics_push_ms: int = 0
     status_listen: str = ""
     health_listen: str = ""
-    policy: PolicyName = "price"
+    policy: PolicyName = "orchid-cascade"
     queue: QueueConfig = field(default_factory=QueueConfig)
     reserve_fraction: float = 0.35
     response_reserve_ms: float = 1.5

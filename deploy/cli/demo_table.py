@@ -25,7 +25,9 @@ def demo_tables(run: DemoRun) -> Iterator[RenderableType]:
     yield Text(
         "on time: answered within the deadline of when it was due, of all offered. accuracy: right "
         "labels among those answers. right: answered right and on time, of all offered. CPU: "
-        "control plane + workers, ms per offered request.",
+        "control plane + workers, ms per offered request. orchid-cascade: ours, a variant for "
+        "each request and a second one where the first is unsure; accurate: only the most "
+        "accurate one; cheap: only the fastest.",
         style="dim",
     )
 
@@ -62,7 +64,7 @@ def _answered_by(run: DemoRun) -> Table:
     """Shares of the variants, best first, for the policy that chooses among them."""
     chooser = [point for point in run.points if point.policy == run.settings.policies[0]]
     names = [name for name in run.baseline.by_quality if _ever_answered(name, chooser)]
-    title = f"who answered under {run.settings.policies[0]}, most accurate first"
+    title = f"who answered under {run.settings.policies[0]}"
     table = Table("variant", title=title, title_justify="left", padding=(0, 1, 0, 0))
     for point in chooser:
         table.add_column(f"at {point.load_factor:g}", justify="right")

@@ -63,7 +63,7 @@ def test_up_status_infer_down(tmp_path: Path, repository: Path) -> None:
         assert second.returncode == 1 and "orchid down" in second.stderr
 
         assert orchid("ready", record.address, "--service", "tiny", cwd=tmp_path).returncode == 0
-        assert record.policy == "price"
+        assert record.policy == "orchid-cascade"
         soon = orchid("roll", "--timeout", "0.01", cwd=tmp_path)
         assert soon.returncode == 1 and "not ready after 0 s" in soon.stderr
         rolled = orchid("roll", cwd=tmp_path)

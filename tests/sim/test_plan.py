@@ -73,16 +73,17 @@ def test_utilisation_and_mix_are_those_of_the_simulator() -> None:
     ("rate", "deadline_ms", "workers"),
     [(100.0, 100.0, 1), (100.0, 100.0, 2), (400.0, 60.0, 8)],
 )
-def test_the_price_rule_keeps_what_is_planned_but_for_some_quality(
+def test_the_policy_of_a_server_keeps_what_is_planned_but_for_some_quality(
     rate: float, deadline_ms: float, workers: int
 ) -> None:
-    """The chain knows the reserve rule; a server runs the price rule unless it is told."""
+    """The chain knows the reserve rule; a server runs another one unless it is told."""
     asked = traffic(rate, deadline_ms)
     foretold = outlook(TABLE, ELIGIBLE, asked, workers)
+    policy = ControlPlaneConfig().policy
+    assert policy != "orchid"
     results = simulated(
-        TABLE, asked, REVIEW_LENGTHS, workers, policy="price", seconds=8.0, seeds=(1,)
+        TABLE, asked, REVIEW_LENGTHS, workers, policy=policy, seconds=8.0, seeds=(1,)
     )
-    assert results[0].policy == ControlPlaneConfig().policy
     assert results[0].on_time >= foretold.on_time - TOLERANCE
     assert -0.015 <= results[0].accuracy - foretold.quality <= 0.003
     assert results[0].utilisation == pytest.approx(foretold.utilisation, abs=0.08)

@@ -27,7 +27,7 @@ async def test_it_serves_until_it_is_told_to_stop() -> None:
         assert (await oip.ServerLive(oip_pb2.ServerLiveRequest())).live
         assert not (await oip.ServerReady(oip_pb2.ServerReadyRequest())).ready
         status = await fleet_pb2_grpc.FleetStub(channel).GetStatus(fleet_pb2.GetStatusRequest())
-        assert status.policy == "price"
+        assert status.policy == "orchid-cascade"
         assert not any(status.gauges.values())
         stop.set()
         await running
@@ -75,7 +75,7 @@ async def test_the_status_page_is_served_where_it_is_asked_for() -> None:
         await ready.wait()
         url = addresses[0]
         shown = (await client.get(f"{url}/status.json")).json()
-        assert shown["house"]["policy"] == "price" and shown["workers"] == []
+        assert shown["house"]["policy"] == "orchid-cascade" and shown["workers"] == []
         async with client.stream("GET", f"{url}/events") as stream:
             lines = stream.aiter_lines()
             assert await anext(lines) == "event: snapshot"

@@ -79,7 +79,7 @@ def test_the_table_has_a_row_for_each_policy_and_load() -> None:
 def test_the_picture_is_drawn_from_the_json_alone(tmp_path: Path) -> None:
     write_report(tmp_path / "demo.json", demo_run().report())
     report = read_report(tmp_path / "demo.json")
-    assert report.summary["on_time_price_0.4"] == 0.97
+    assert report.summary["on_time_orchid-cascade_0.4"] == 0.97
     assert report.summary["capacity_per_s"] == 100.0
     plot_sweep(report, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")

@@ -9,7 +9,7 @@ from controlplane.config import ClassConfig, ControlPlaneConfig, QueueConfig, Te
 
 def test_the_defaults_hold() -> None:
     config = ControlPlaneConfig()
-    assert config.policy == "price"
+    assert config.policy == "orchid-cascade"
     assert config.max_message_bytes == 64 * 1024 * 1024
 
 

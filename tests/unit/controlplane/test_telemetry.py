@@ -98,7 +98,7 @@ def test_a_recorded_request_is_a_tree_without_gaps() -> None:
         begun = edges(span)[1]
     assert begun == ended
     decided = said(kept.one("orchid.admission"))
-    assert decided["orchid.policy"] == "price" and decided["orchid.admitted"] is True
+    assert decided["orchid.policy"] == "orchid-cascade" and decided["orchid.admitted"] is True
     assert decided["orchid.queue_depth"] == 0 and decided["orchid.slack_ms"] == 100.0
     assert decided["orchid.eligible_variants"] == 2 and decided["orchid.predicted_ms"] > 0
     dispatch = kept.one("orchid.dispatch")

@@ -79,7 +79,7 @@ async def test_an_empty_house_is_shown_as_one() -> None:
     page = shown(view)
     assert (page["schema"], page["whole"], page["at_ms"]) == (1, True, 1_700_000_000_000)
     assert page["workers"] == page["queues"] == page["generators"] == page["slow"] == []
-    assert page["house"]["policy"] == "price" and page["house"]["uptime_s"] == 1.0
+    assert page["house"]["policy"] == "orchid-cascade" and page["house"]["uptime_s"] == 1.0
     assert page["house"]["cpu_percent"] == 25.0
     assert page["totals"]["on_time_share"] is None
     (sample,) = page["samples"]
