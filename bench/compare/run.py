@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bench.compare.figures import cells, summary_of
-from bench.compare.settings import BOUND, CompareSettings, Job
+from bench.compare.settings import BOUND, REFERENCE, CompareSettings, Job
 from bench.compare.simulated import bound_job, calibration_at, simulate_job
 from bench.compare.store import Store
 from bench.load.metrics import measure
@@ -18,7 +18,7 @@ from bench.load.run import run_records
 from bench.sim.answers import Answers
 from bench.sim.calibration import calibrate
 from bench.sim.live import live_model
-from bench.sweep import Baseline, Notify, measure_baseline
+from bench.sweep import Notify, measure_baseline
 from deploy.cluster import LocalCluster
 
 Point = dict[str, Any]
@@ -46,9 +46,11 @@ def jobs_left(settings: CompareSettings, store: Store) -> list[Job]:
 
 def seconds_left(settings: CompareSettings, store: Store) -> float:
     """About how long the rest takes."""
+    left = jobs_left(settings, store)
     run_s = settings.seconds + settings.warmup_s + OVERHEAD_S
-    first_s = 0.0 if store.baseline else settings.solo_s + settings.capacity_s + 1.0
-    return first_s + run_s * len(jobs_left(settings, store))
+    first_s = settings.solo_s + settings.capacity_s + OVERHEAD_S
+    unknown = {job.seed for job in left} - set(store.baselines)
+    return first_s * len(unknown) + run_s * len(left)
 
 
 def run_live(
@@ -64,14 +66,18 @@ def run_live(
 ) -> None:
     """Measures what the store lacks; each run gets a control plane that has learnt nothing.
 
-    The workers stay. `happens` gives a run's events, `adds` what its point has besides;
+    The workers stay. Before the runs of a seed capacity and solo latency are measured.
+    `happens` gives a run's events, `adds` what its point has besides;
     only what is due until `calm_until_s` (0: everything) calibrates the simulator.
     """
-    if store.baseline is None:
-        store.baseline = measure_baseline(cluster, settings.baseline_settings(), workload, notify)
     if store.served is None:
         store.served = live_model(cluster.address, settings.model)
     for number, job in enumerate(jobs_left(settings, store)):
+        if job.seed not in store.baselines:
+            cluster.restart_controlplane(policy=REFERENCE)
+            cluster.wait_ready()
+            asked = settings.baseline_settings()
+            store.baselines[job.seed] = measure_baseline(cluster, asked, workload, notify)
         point = _run(cluster, settings, workload, store, job, notify, happens, adds, calm_until_s)
         store.keep([{**point, "order": number}])
         store.save(summarise(store))
@@ -88,14 +94,14 @@ def _run(
     adds: Adds,
     calm_until_s: float,
 ) -> Point:
-    assert store.baseline is not None
     assert store.served is not None
     what = f"{job.policy} at {job.load:g}, seed {job.seed}"
     total = settings.seconds + settings.warmup_s + OVERHEAD_S
     notify(what, 0.0, total)
     cluster.restart_controlplane(policy=job.policy)
     before = cluster.wait_ready()
-    plan = replace(settings.plan(job, store.baseline, cluster.address), watch=cluster.pids())
+    asked = settings.plan(job, store.baselines[job.seed], cluster.address)
+    plan = replace(asked, watch=cluster.pids())
     records = run_records(
         plan,
         workload,
@@ -135,8 +141,7 @@ def run_simulated(
 
     Always anew, since more live runs make better ratios.
     """
-    baseline, served = store.baseline, store.served
-    assert isinstance(baseline, Baseline)
+    served = store.served
     assert served is not None
     points: list[Point] = []
     for load in settings.loads:
@@ -144,6 +149,7 @@ def run_simulated(
         if calibration is None or not workload.tokens:
             continue
         for seed in settings.seeds:
+            baseline = store.baselines[seed]
             for policy in policies:
                 notify(f"simulating {policy} at {load:g}")
                 job = Job(policy, load, seed)
@@ -160,8 +166,7 @@ def run_simulated(
 
 def summarise(store: Store) -> dict[str, float]:
     """The flat summary of everything measured and simulated so far."""
-    baseline: Baseline | None = store.baseline
-    assert baseline is not None
+    baseline = store.baseline
     live = [point for point in store.points if point["kind"] == "live"]
     return {
         "capacity_per_s": baseline.capacity_per_s,

@@ -110,7 +110,6 @@ def simulate_scenario(
     A killed worker comes back when the live one did. `answers` are what was recorded of each
     variant.
     """
-    assert store.baseline is not None
     assert store.served is not None
     live = {
         (p["policy"], p["load_factor"], p["seed"]): p for p in store.points if p["kind"] == "live"
@@ -122,7 +121,7 @@ def simulate_scenario(
             continue
         job = Job(policy, load, seed)
         faults = faults_of(settings, cores, live[job].get("back_s"))
-        known = (settings, job, store.baseline, workload, store.served, calibration)
+        known = (settings, job, store.baselines[seed], workload, store.served, calibration)
         played = simulate_job(*known, faults, answers)
         points.append(_with_timeline(settings, played, store.served))
         if not faults and policy == settings.policies[0]:
@@ -216,7 +215,6 @@ def _by_phase(at: str, phases: Mapping[str, Shares]) -> dict[str, float]:
 
 
 def _by_deadline(store: Store) -> dict[str, float]:
-    assert store.baseline is not None
     found = {}
     for cell in cells(store.points, store.baseline.variant):
         mine = [

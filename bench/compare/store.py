@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench.compare.settings import CompareSettings, Job
@@ -28,12 +29,16 @@ class StoreMismatchError(Exception):
 
 
 class Store:
-    """What has been measured so far. `baseline` and `served` are None until they are known."""
+    """What has been measured so far. `served` is None until it is known.
+
+    `baselines` are by seed: what a machine can do changes within the hours of a comparison, so
+    loads are multiples of what it could just before the runs of their seed.
+    """
 
     def __init__(self, path: Path, bench: str, settings: CompareSettings) -> None:
         self.path = path
         self.points: list[Point] = []
-        self.baseline: Baseline | None = None
+        self.baselines: dict[int, Baseline] = {}
         self.served: SimModel | None = None
         self.extra: dict[str, float] = {}
         self._bench = bench
@@ -43,7 +48,7 @@ class Store:
     def resume(self) -> int:
         """Takes over the file's points; returns how many. Raises StoreMismatchError.
 
-        Baseline and profiles are taken over too, so that loads stay the same requests.
+        Baselines and profiles are taken over too, so that loads stay the same requests.
         """
         if not self.path.exists():
             return 0
@@ -57,12 +62,25 @@ class Store:
         if report.commit != commit():
             raise StoreMismatchError(f"{self.path} was measured at commit {report.commit}")
         self.points = [dict(point) for point in report.points]
-        kept = report.settings["baseline"]
-        self.baseline = Baseline(**{**kept, "by_quality": tuple(kept["by_quality"])})
+        self.baselines = {
+            int(seed): Baseline(**{**kept, "by_quality": tuple(kept["by_quality"])})
+            for seed, kept in report.settings["baselines"].items()
+        }
         self.served = model_of(report.settings["served"], str(self.path))
         self.extra = dict(report.settings["extra"])
         self._host = report.host
         return len(self.points)
+
+    @property
+    def baseline(self) -> Baseline:
+        """The mean of the baselines; there is at least one."""
+        found = list(self.baselines.values())
+        return replace(
+            found[0],
+            solo_p50_ms=fmean(each.solo_p50_ms for each in found),
+            deadline_ms=fmean(each.deadline_ms for each in found),
+            capacity_per_s=fmean(each.capacity_per_s for each in found),
+        )
 
     def has(self, job: Job) -> bool:
         """Whether this run is there already."""
@@ -79,7 +97,6 @@ class Store:
 
     def report(self, summary: dict[str, float]) -> Report:
         """Everything so far in the common result format."""
-        assert self.baseline is not None
         assert self.served is not None
         return make_report(
             self._bench,
@@ -87,6 +104,7 @@ class Store:
             settings={
                 **asdict(self._settings),
                 "baseline": asdict(self.baseline),
+                "baselines": {str(seed): asdict(each) for seed, each in self.baselines.items()},
                 "served": document_of(self.served),
                 "extra": self.extra,
             },

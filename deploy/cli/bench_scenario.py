@@ -136,8 +136,8 @@ def _run(settings: CompareSettings, repository: Path, path: Path, *, fresh: bool
                 misfortune = Misfortune(cluster, settings, hog)
 
                 def adds(job: Job, records: Records) -> dict[str, object]:
-                    assert store.baseline is not None
-                    found = additions(settings, store.baseline, workload, records)
+                    baseline = store.baselines[job.seed]
+                    found = additions(settings, baseline, workload, records)
                     return {**found, "back_s": misfortune.settle()}
 
                 cluster.wait_ready(timeout_s=600.0, on_progress=on_start)

@@ -31,6 +31,8 @@ def test_a_sweep_is_measured_once_and_goes_on_where_it_was(
     assert report.summary["decision_us_p99"] > 0
     assert report.summary["live_over_bound@0.5"] > 0
     live = {(p["policy"], p["load_factor"]): p for p in report.points if p["kind"] == "live"}
+    (capacity,) = (b["capacity_per_s"] for b in report.settings["baselines"].values())
+    assert live["cheap", 0.5]["rate_per_s"] == 0.5 * capacity
     # Both policies met the same requests.
     assert live["price", 1.5]["offered"] == live["cheap", 1.5]["offered"]
     assert live["cheap", 0.5]["variant_share"].keys() <= {"tiny-b"}

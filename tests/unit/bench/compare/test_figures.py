@@ -112,7 +112,8 @@ def test_a_file_is_taken_up_only_when_it_was_measured_alike(tmp_path: Path) -> N
     path = tmp_path / "s.json"
     store = Store(path, "sweep", SETTINGS)
     assert store.resume() == 0
-    store.baseline, store.served = BASELINE, two_variants()
+    slower = replace(BASELINE, capacity_per_s=80.0, deadline_ms=40.0)
+    store.baselines, store.served = {1: BASELINE, 2: slower}, two_variants()
     store.keep([point("price", 1, 0.8)])
     store.keep([point("price", 1, 0.9), point("price", 2, 0.7)])
     store.save({"x": 1.0})
@@ -121,7 +122,8 @@ def test_a_file_is_taken_up_only_when_it_was_measured_alike(tmp_path: Path) -> N
     taken = Store(path, "sweep", wider)
     assert taken.resume() == 2
     assert taken.has(Job("price", 1.0, 1)) and not taken.has(Job("price", 1.0, 3))
-    assert taken.baseline == BASELINE
+    assert taken.baselines == {1: BASELINE, 2: slower}
+    assert (taken.baseline.capacity_per_s, taken.baseline.deadline_ms) == (90.0, 35.0)
     assert taken.served == two_variants()
     assert {p["accurate_goodput"] for p in taken.points} == {0.9, 0.7}
     for other, bench in ((replace(SETTINGS, seconds=9.0), "sweep"), (SETTINGS, "scenario")):
