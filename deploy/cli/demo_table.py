@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.demo import DemoRun
+from bench.demo import POLICIES, DemoRun
 from bench.sweep import SweepPoint
 
 
@@ -25,7 +25,7 @@ def demo_tables(run: DemoRun) -> Iterator[RenderableType]:
     yield Text(
         "on time: answered within the deadline of when it was due, of all offered. accuracy: right "
         "labels among those answers. right: answered right and on time, of all offered. CPU: "
-        "control plane + workers, ms per offered request. orchid-cascade: ours, a variant for "
+        "control plane + workers, ms per offered request. ours (orchid-cascade): a variant for "
         "each request and a second one where the first is unsure; accurate: only the most "
         "accurate one; cheap: only the fastest.",
         style="dim",
@@ -48,7 +48,7 @@ def _row(point: SweepPoint) -> tuple[str, ...]:
     cpu = result.cpu_ms_per_request
     workers = sum(value for name, value in cpu.items() if name != "controlplane")
     return (
-        point.policy,
+        "ours" if point.policy == POLICIES[0] else point.policy,
         f"{point.load_factor:g}",
         f"{result.offered_per_s:.0f}",
         f"{result.on_time:.1%}",

@@ -72,6 +72,7 @@ def test_the_table_has_a_row_for_each_policy_and_load() -> None:
     assert answered_by.index("mpnet12") < answered_by.index("mini6")
     assert "mpnet6" not in answered_by
     assert text.count("75%") == 4
+    assert text.count("│ours ") == len(LOAD_FACTORS)
     assert max(map(len, text.splitlines())) <= 80
     assert "worth waiting 60 ms" in text
 
