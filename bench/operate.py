@@ -93,7 +93,7 @@ def read_kept(path: Path, settings: OperateSettings) -> Kept:
     if report.commit != commit():
         raise StoredOtherwiseError(f"{path} was measured at commit {report.commit}")
     known = report.settings["baseline"]
-    baseline = Baseline(**{**known, "by_quality": tuple(known["by_quality"])})
+    baseline = Baseline.read(known)
     return Kept(report.host, baseline, tuple(dict(point) for point in report.points))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,11 @@ class Baseline:
     deadline_ms: float
     capacity_per_s: float
     by_quality: Sequence[str]
+
+    @staticmethod
+    def read(kept: Mapping[str, Any]) -> Baseline:
+        """One that was written with `asdict`."""
+        return Baseline(**{**kept, "by_quality": tuple(kept["by_quality"])})
 
 
 @dataclass(frozen=True, slots=True)

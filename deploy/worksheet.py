@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -98,21 +98,22 @@ def needs(folder: Path, manifest: Manifest, kv_bytes: int) -> list[VariantNeed]:
         VariantNeed(
             model=manifest.name,
             variant=variant.name,
-            weights=sum(manifest.files[path].size for path in _files_of(folder, variant.graph)),
+            weights=_weights(folder / variant.graph),
             token_bytes=kv_token_bytes(variant.layout, kv, kv_bytes) if kv is not None else 0,
         )
         for variant in manifest.variants
     ]
 
 
-def _files_of(folder: Path, graph: str) -> list[str]:
-    """A graph and the weight files that it names, as the manifest has them."""
+def _weights(graph: Path) -> int:
+    """Bytes of a graph and of the weight files that it names."""
+    from worker.errors import ModelLoadError
     from worker.models.errors import ManifestError
-    from worker.models.external_data import external_files
+    from worker.models.external_data import confined
 
     try:
-        names = external_files((folder / graph).read_bytes())
-    except (OSError, ValueError) as error:
+        names = confined(graph, graph.read_bytes())
+        return sum(path.stat().st_size for path in (graph, *(graph.parent / n for n in names)))
+    except (OSError, ModelLoadError) as error:
         remedy = "orchid models verify finds what is damaged; build or import the model again"
-        raise ManifestError(f"a graph in {folder / graph}", str(error), remedy) from None
-    return [graph, *((PurePosixPath(graph).parent / name).as_posix() for name in names)]
+        raise ManifestError(f"a graph in {graph}", str(error), remedy) from None

@@ -63,8 +63,7 @@ class Store:
             raise StoreMismatchError(f"{self.path} was measured at commit {report.commit}")
         self.points = [dict(point) for point in report.points]
         self.baselines = {
-            int(seed): Baseline(**{**kept, "by_quality": tuple(kept["by_quality"])})
-            for seed, kept in report.settings["baselines"].items()
+            int(seed): Baseline.read(kept) for seed, kept in report.settings["baselines"].items()
         }
         self.served = model_of(report.settings["served"], str(self.path))
         self.extra = dict(report.settings["extra"])

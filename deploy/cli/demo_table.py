@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.demo import POLICIES, DemoRun
+from bench.demo import DemoRun
 from bench.sweep import SweepPoint
 
 
@@ -38,7 +38,8 @@ def _outcomes(run: DemoRun) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for point in run.points:
         last = point.load_factor == run.settings.load_factors[-1]
-        table.add_row(*_row(point), end_section=last)
+        ours = point.policy == run.settings.policies[0]
+        table.add_row("ours" if ours else point.policy, *_row(point), end_section=last)
     return table
 
 
@@ -48,7 +49,6 @@ def _row(point: SweepPoint) -> tuple[str, ...]:
     cpu = result.cpu_ms_per_request
     workers = sum(value for name, value in cpu.items() if name != "controlplane")
     return (
-        "ours" if point.policy == POLICIES[0] else point.policy,
         f"{point.load_factor:g}",
         f"{result.offered_per_s:.0f}",
         f"{result.on_time:.1%}",

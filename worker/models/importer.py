@@ -202,7 +202,7 @@ def _import_graphs(
 def _copy(source: Path, folder: Path, paths: Sequence[str], progress: Progress) -> None:
     total = sum((source / path).stat().st_size for path in paths)
     done = 0
-    with progress.step(f"copying {paths[0]}", total, "bytes") as report:
+    with progress.step(f"copying {folder.name}", total, "bytes") as report:
         for path in paths:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)

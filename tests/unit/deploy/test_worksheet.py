@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 from controlplane.policy.hands import Flight
 from controlplane.policy.profiles import VariantTable
@@ -13,10 +13,16 @@ from controlplane.policy.records import Shape
 from deploy.worksheet import GIB, KIB, fit, mix_of, needs, positions
 from tests.unit.controlplane.policy.world import MS, TOKENIZER, candidate, request, scheduler
 from worker.models.errors import ManifestError
-from worker.models.external_data import external_files
-from worker.models.manifest import FileRef, load_manifest
+from worker.models.manifest import (
+    FileRef,
+    Generation,
+    KvGeometry,
+    Manifest,
+    TensorSpec,
+    Variant,
+    load_manifest,
+)
 from worker.models.synthetic import build_synthetic
-from worker.models.synthetic_generator import build_tiny_generator
 
 MIX = "256x7,4096"
 
@@ -76,30 +82,49 @@ def test_what_the_scheduler_runs_for_the_mix_has_no_padding(fixed_share: float) 
     assert runs == len(lengths) if not fixed_share else runs < len(lengths)
 
 
-def test_what_a_model_of_ours_takes_is_in_its_files(tmp_path: Path) -> None:
-    build_tiny_generator(tmp_path, "tiny-chat")
-    folder = tmp_path / "tiny-chat"
-    manifest = load_manifest(folder)
-    found = needs(folder, manifest, kv_bytes=2)
-    assert [need.variant for need in found] == [variant.name for variant in manifest.variants]
-    kv = manifest.generation.kv if manifest.generation is not None else None
-    assert kv is not None
-    for need, variant in zip(found, manifest.variants, strict=True):
-        names = external_files((folder / variant.graph).read_bytes())
-        sizes = [(folder / name).stat().st_size for name in (variant.graph, *names)]
-        assert need.weights == sum(sizes)
-        assert need.token_bytes == 2 * kv.layers * kv.kv_heads * kv.head_dim * 2
+def graph_with(*locations: str) -> bytes:
+    """A model whose weights lie in these files."""
+    weights = []
+    for number, location in enumerate(locations):
+        weight = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[1])
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value=location)
+        weights.append(weight)
+    return helper.make_model(helper.make_graph([], "g", [], [], weights)).SerializeToString()
 
 
-def test_a_variant_takes_no_weights_of_others(tmp_path: Path) -> None:
-    build_synthetic(tmp_path, "tiny")
-    folder = tmp_path / "tiny"
-    manifest = load_manifest(folder)
-    (folder / "others.weights").write_bytes(b"0" * 10_000)
-    more = {**manifest.files, "others.weights": FileRef("others.weights", "0" * 64, 10_000)}
-    without = needs(folder, manifest, kv_bytes=2)
-    assert needs(folder, replace(manifest, files=more), kv_bytes=2) == without
-    assert without[0].token_bytes == 0
+def test_a_variant_takes_its_graph_and_the_weights_that_this_names(tmp_path: Path) -> None:
+    def variant(name: str) -> Variant:
+        spec = (TensorSpec("x", "int64", (-1,)),)
+        return Variant(name, "paged", "fp32", f"{name}.onnx", "t", 64, spec, spec)
+
+    sizes = {"words.weights": 100, "a.weights": 10, "b.weights": 20, "t.json": 7}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"0" * size)
+    (tmp_path / "a.onnx").write_bytes(graph_with("words.weights", "a.weights"))
+    (tmp_path / "b.onnx").write_bytes(graph_with("words.weights", "b.weights"))
+    files = [FileRef(path.name, "0" * 64, path.stat().st_size) for path in tmp_path.iterdir()]
+    refs = {ref.path: ref for ref in files}
+    manifest = Manifest(
+        schema=1,
+        name="m",
+        version="1",
+        task="text-generation",
+        labels=(),
+        primary_output="x",
+        default_tokenizer="t",
+        tokenizers={"t": refs["t.json"]},
+        variants=(variant("a"), variant("b")),
+        files=refs,
+        generation=Generation("", (0,), None, 10, 64, KvGeometry(30, 3, 64)),
+    )
+    a, b = needs(tmp_path, manifest, kv_bytes=2)
+    assert a.weights == refs["a.onnx"].size + 110
+    assert b.weights == refs["b.onnx"].size + 120
+    assert a.token_bytes == 23_040
+    (tmp_path / "b.weights").unlink()
+    with pytest.raises(ManifestError, match=r"b\.weights"):
+        needs(tmp_path, manifest, kv_bytes=2)
 
 
 def test_a_graph_that_cannot_be_read_is_named(tmp_path: Path) -> None:
