@@ -9,10 +9,10 @@ from tests.integration.support import Tally, connected, gathered, settled
 
 
 async def test_workers_come_back_to_a_restarted_control_plane(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(2, models=("tiny",))
+    cluster = start_cluster(2, models=("paced",))
     before = cluster.pids()
     async with connected(cluster.address) as client:
-        await client.many("tiny", ["good film"] * 10)
+        await client.many("paced", ["good film"] * 10)
     await asyncio.to_thread(cluster.stop_controlplane)
     assert cluster.pids() == {n: pid for n, pid in before.items() if n != "controlplane"}
 
@@ -24,7 +24,7 @@ async def test_workers_come_back_to_a_restarted_control_plane(start_cluster: Sta
         n: before[n] for n in before if n != "controlplane"
     }
     async with connected(cluster.address) as client:
-        answers = await client.many("tiny", ["good film"] * 10)
+        answers = await client.many("paced", ["good film"] * 10)
     assert {answer.provenance.variant for answer in answers} == {"tiny-b"}
     await asyncio.to_thread(gathered, cluster.address)
     settled(cluster.address)
