@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,7 @@ async def test_streams_cut_at_any_moment_leave_nothing_behind(cluster: LocalClus
             stream = await client.completions.create(
                 model=WRITER,
                 prompt="the inner thing",
-                max_tokens=64,
+                max_tokens=400,
                 temperature=0,
                 stream=True,
                 extra_body={**PATIENT, "ignore_eos": True},
@@ -228,11 +229,11 @@ async def test_streams_cut_at_any_moment_leave_nothing_behind(cluster: LocalClus
         base_url=f"http://{cluster.http_address}/v1", api_key="unused", max_retries=0, timeout=60
     )
     async with whole:
-        # An event tells several tokens of 64 where they come faster than is asked for.
+        # An event tells several tokens of the 400 where they come faster than they are asked for.
         ends = await asyncio.gather(
-            *(cut(whole, int(after)) for after in random.integers(0, 16, 100))
+            *(cut(whole, int(after)) for after in random.integers(0, 8, 100))
         )
-    assert ends.count("cut") > 50
+    assert ends.count("cut") > 50, Counter(ends)
     settled(cluster.address)
 
 
