@@ -59,6 +59,12 @@ def aio_channel(
     )
 
 
+def unreachable(target: str, text: str) -> str:
+    """The fault of a connection to a control plane, in short where nobody listens."""
+    refused = "connection refused" in text.lower()
+    return f"nothing serves on {target}" if refused else f"{target}: {text}"
+
+
 def _checked(address: str, access: Access) -> Access:
     if access.token and not (access.encrypted or access.insecure or is_local(address)):
         raise AccessError(

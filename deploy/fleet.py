@@ -6,6 +6,7 @@ import grpc
 
 from deploy.access import Access
 from deploy.channels import channel as channel_to
+from deploy.channels import unreachable
 from deploy.fleet_views import FleetStatus, ModelProgress, fleet_status, models_progress
 from protos.inference import oip_pb2, oip_pb2_grpc
 from protos.orchid.v1 import fleet_pb2, fleet_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -56,7 +57,7 @@ def drain_worker(address: str, *, timeout_s: float, leave: bool = False) -> tupl
         try:
             report = worker_pb2_grpc.WorkerStub(channel).Drain(request, timeout=timeout_s + 5.0)
         except grpc.RpcError as error:
-            raise FleetError(f"{address}: {_text(error)}") from None
+            raise _fault(address, error) from None
     return report.finished_items, report.abandoned_items
 
 
@@ -85,7 +86,7 @@ def unload_model(address: str, name: str) -> None:
 def _fault(address: str, error: grpc.RpcError) -> FleetError:
     codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     refused = isinstance(error, grpc.Call) and error.code() in codes
-    return (AccessRefused if refused else FleetError)(f"{address}: {_text(error)}")
+    return (AccessRefused if refused else FleetError)(unreachable(address, _text(error)))
 
 
 def _text(error: grpc.RpcError) -> str:

@@ -14,7 +14,6 @@ from deploy.cli.output import (
     chosen_address,
     connection_remedy,
     fail,
-    unreachable,
 )
 
 
@@ -80,7 +79,7 @@ def status(
         found = fetch_status(target)
     except FleetError as error:
         usual = "orchid up starts a local cluster; --address names another one"
-        fail(unreachable(target, str(error)), connection_remedy(str(error), usual))
+        fail(str(error), connection_remedy(str(error), usual))
     if json:
         import json as encoder
         from dataclasses import asdict

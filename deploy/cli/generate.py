@@ -19,7 +19,6 @@ from deploy.cli.output import (
     chosen_address,
     connection_remedy,
     fail,
-    unreachable,
 )
 
 if TYPE_CHECKING:
@@ -203,6 +202,8 @@ def _fail(error: GenerationError, target: str) -> NoReturn:
 
 def explained(error: GenerationError, target: str) -> tuple[str, str]:
     """What to tell of an error, and what may help."""
+    from deploy.channels import unreachable
+
     text = f"{error.code}: {error}"
     if error.code == "UNAVAILABLE" and "failed to connect" in str(error):
         return unreachable(target, text), connection_remedy(text, "orchid up starts a cluster")

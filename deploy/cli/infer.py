@@ -16,7 +16,6 @@ from deploy.cli.output import (
     connection_remedy,
     fail,
     printable,
-    unreachable,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def infer(
     Exits with 1 when a request got no answer.
     """
     from deploy.ask import Question, ask
+    from deploy.channels import unreachable
     from deploy.cli.tracing import tell_trace, traced
 
     question = Question(

@@ -51,7 +51,7 @@ def _act(name: str, address: str, state: Path, verb: str) -> None:
         with Console(stderr=True).status(f"{verb}ing {name}"):
             load_model(target, name) if verb == "load" else unload_model(target, name)
     except FleetError as error:
-        usual = "orchid models list shows a repository, orchid status what is loaded"
+        usual = "orchid status shows what runs, orchid models list what a repository has"
         if isinstance(error, AccessRefused):
             usual = "ORCHID_TOKEN or --token says who calls; loading takes the role operate"
         fail(str(error), connection_remedy(str(error), usual))

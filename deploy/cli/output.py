@@ -109,12 +109,6 @@ def fail_for_model(error: ModelError, remedy: str = "") -> NoReturn:
     fail(f"expected {error.expected}; got {error.got}", remedy or error.remedy)
 
 
-def unreachable(target: str, text: str) -> str:
-    """The fault of a connection to a control plane, in short where nobody listens."""
-    refused = "connection refused" in text.lower()
-    return f"nothing serves on {target}" if refused else f"{target}: {text}"
-
-
 def connection_remedy(text: str, otherwise: str) -> str:
     """What may help against a fault of a connection: credentials where it broke in a handshake."""
     if any(word in text.lower() for word in _BROKEN):

@@ -48,6 +48,23 @@ def test_a_state_directory_without_a_cluster(tmp_path: Path, command: tuple[str,
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("infer", "tiny", "good"),
+        ("generate", "tiny", "good"),
+        ("models", "load", "tiny"),
+        ("models", "unload", "tiny"),
+    ],
+)
+def test_an_address_where_nobody_listens(command: tuple[str, ...]) -> None:
+    code, output = run(*command, "--address", "127.0.0.1:1")
+    assert code == 1
+    assert "error: nothing serves on 127.0.0.1:1\n" in output
+    assert "remedy: " in output
+
+
+@pytest.mark.parametrize(
     ("command", "named"),
     [
         (("infer", "tiny", "good", "\udcff\udcfe"), "texts 2"),

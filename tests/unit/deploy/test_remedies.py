@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.channels import unreachable
 from deploy.cli.generate import explained
-from deploy.cli.output import connection_remedy, unreachable
+from deploy.cli.output import connection_remedy
 from deploy.generation import GenerationError
 
 FROM_HANDSHAKES = [
