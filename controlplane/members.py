@@ -68,7 +68,9 @@ class Members:
         if member.watch is not None:
             member.watch.cancel()
         session.state = WorkerState.LOST
-        return self._scheduler.remove_worker(session.number)
+        held = self._scheduler.remove_worker(session.number)
+        self._look_at_suspects()
+        return held
 
     def sessions(self) -> tuple[WorkerSession, ...]:
         """The attached workers."""
@@ -144,6 +146,8 @@ class Members:
         self._scheduler.trust(session.number, session.state is WorkerState.READY, now)
         if session.state is WorkerState.SUSPECT:
             self._suspected(self._scheduler.flights(session.number))
+        elif session.state is WorkerState.DRAINING:
+            self._look_at_suspects()
         elif session.state is WorkerState.READY:
             self._look_at_others(member)
             self._settled()
@@ -163,6 +167,12 @@ class Members:
             if other is not member and other.watch is not None:
                 other.watch.cancel()
                 other.watch = self._loop.call_later(interval_s, self._watch, other, due_ns)
+
+    def _look_at_suspects(self) -> None:
+        """One worker less is trusted: who is the last of a pool now is given more time."""
+        for other in self._members.values():
+            if other.session.state is WorkerState.SUSPECT:
+                self._settle(other)
 
     def _watch(self, member: _Member, due_ns: int) -> None:
         """Look at a worker when it could have become suspect, and say when to look again."""

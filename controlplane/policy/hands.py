@@ -136,7 +136,7 @@ class Hands:
     def last(self, number: int) -> bool:
         """Whether some pool has no other trusted worker than this one."""
         slot = self._slots.get(number)
-        return slot is not None and slot.trusted and any(pool.live == 1 for pool in slot.masks)
+        return slot is not None and any(pool.live == int(slot.trusted) for pool in slot.masks)
 
     def remove(self, number: int) -> tuple[Flight, ...]:
         """A worker is gone; returns the flights it held, the running one first."""

@@ -132,6 +132,34 @@ async def test_the_last_worker_loses_its_privilege_when_another_joins() -> None:
 
 
 @virtual
+async def test_a_suspect_is_given_more_time_when_all_others_are_lost() -> None:
+    house = House(prefetch=0)
+    held_up, trusted = house.join("held-up"), house.join("trusted")
+    house.silence(held_up)
+    await house.pass_ms(200)
+    assert held_up.session.state is WorkerState.SUSPECT
+    house.leave(trusted)
+    assert held_up.session.state.value == "ready"
+    assert (await house.submit()).provenance.worker_id == "held-up"
+    await house.pass_ms(1100)
+    assert held_up.session.state is WorkerState.SUSPECT
+    house.close()
+
+
+@virtual
+async def test_a_suspect_is_given_more_time_when_all_others_drain() -> None:
+    house = House(prefetch=0)
+    held_up, trusted = house.join("held-up"), house.join("trusted")
+    house.silence(held_up)
+    await house.pass_ms(200)
+    assert held_up.session.state is WorkerState.SUSPECT
+    house.silence(trusted)
+    house.report(trusted, WorkerLoad(draining=True))
+    assert (await house.submit()).provenance.worker_id == "held-up"
+    house.close()
+
+
+@virtual
 async def test_the_first_answer_wins_when_a_suspect_comes_back() -> None:
     house = House(prefetch=0)
     slow = house.join("slow", change=lambda worker: setattr(worker, "mute", True))
