@@ -9,10 +9,13 @@ from controlplane.policy.cascade import early_ns
 from controlplane.policy.envelope import envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
-from controlplane.policy.price import NO_ROOM, Price, choice
+from controlplane.policy.price import Price, choice
 from controlplane.policy.records import Decision, DecisionKind
 from controlplane.policy.selector import Estimate, Reason, Situation, Stage, drop, run
 
+# Cascades are considered from where the most accurate variant, for everybody, would take this share
+# of the workers.
+_AMPLE = 0.75
 # A second run that is less likely to be on time than this is not worth a price.
 _UNLIKELY = 1e-3
 # Gains below this are below what the evidence can tell: the first answer is as good.
@@ -144,7 +147,7 @@ class OrchidCascade(Price):
         self._ample = True
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
-        self._ample = traffic.best_load() < NO_ROOM * self._workers
+        self._ample = traffic.best_load() < _AMPLE * self._workers
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
         for pairs in traffic.cascade.after.values():
             for pair in pairs:

@@ -22,7 +22,7 @@ _INDIFFERENCE = 0.002
 # the second on.
 _PREFERENCE = 0.1
 _ROOM = 0.7
-NO_ROOM = 0.8
+_NO_ROOM = 0.8
 # The future is valued as if deadlines were this share: the door refuses with a margin.
 _PRUDENCE = 0.85
 # A head that its fastest variant is so likely to answer in time is never dropped.
@@ -204,7 +204,7 @@ def _preference(load: float) -> float:
     """What an answer in time of the most accurate variant counts for beside being right, when that
     variant, for everybody, would take this share of the workers.
     """
-    room = (NO_ROOM - load) / (NO_ROOM - _ROOM)
+    room = (_NO_ROOM - load) / (_NO_ROOM - _ROOM)
     return _PREFERENCE * min(max(room, 0.0), 1.0)
 
 
