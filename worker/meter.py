@@ -10,16 +10,12 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """CPU use over the last window (process: 100 is one core; host: 0 to 100) and memory now.
-
-    `process_cpu_ns` is what the process has used since its start, as of the last window.
-    """
+    """CPU use over the last window (process: 100 is one core; host: 0 to 100) and memory now."""
 
     process_cpu_percent: float
     host_cpu_percent: float
     resident_bytes: int
     throttled_periods: int
-    process_cpu_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,11 @@ class LoadMeter:
         self._begun_ns = now_ns()
         self._process_ns = process_cpu_ns()
         self._host_before = host()
-        self.latest = LoadSample(0.0, 0.0, resident_bytes(), throttled_periods(), self._process_ns)
+        self.latest = LoadSample(0.0, 0.0, resident_bytes(), throttled_periods())
+
+    def process_cpu_ns(self) -> int:
+        """CPU time that the process has used since its start, now."""
+        return self._process_cpu_ns()
 
     def sample(self) -> LoadSample:
         """Takes a sample and keeps it as `latest`."""
@@ -77,7 +77,5 @@ class LoadMeter:
             process = 100.0 * (spent - self._process_ns) / elapsed
             whole = min(100.0, max(0.0, 100.0 * busy / total)) if total > 0 else whole
             self._begun_ns, self._process_ns, self._host_before = now, spent, host
-        self.latest = LoadSample(
-            process, whole, self._resident_bytes(), self._throttled_periods(), self._process_ns
-        )
+        self.latest = LoadSample(process, whole, self._resident_bytes(), self._throttled_periods())
         return self.latest

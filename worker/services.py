@@ -205,7 +205,8 @@ class EncoderService:
 
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
-        return convert.load_to(self.engine.state(), self._meter.latest)
+        state = self.engine.state()
+        return convert.load_to(state, self._meter.latest, self._meter.process_cpu_ns())
 
     def untold_s(self) -> float:
         """For how long no answer has carried that report to the control plane, in seconds."""
@@ -311,7 +312,10 @@ class DecodeService:
 
     def load(self) -> worker_pb2.WorkerLoad:
         """The worker's report of itself."""
-        return convert.load_to(self.engine.state(), self._meter.latest, self.engine.loads)
+        state = self.engine.state()
+        return convert.load_to(
+            state, self._meter.latest, self._meter.process_cpu_ns(), self.engine.loads
+        )
 
     def untold_s(self) -> float:
         """Its answers carry no report."""

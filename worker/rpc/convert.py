@@ -241,9 +241,12 @@ def _write_item_head(message: worker_pb2.ItemResult, item_id: int, outcome: Item
 
 
 def load_to(
-    state: LoopState, sample: LoadSample, lanes: Iterable[LaneLoad] = ()
+    state: LoopState, sample: LoadSample, process_cpu_ns: int, lanes: Iterable[LaneLoad] = ()
 ) -> worker_pb2.WorkerLoad:
-    """The worker's report of itself."""
+    """The worker's report of itself.
+
+    `process_cpu_ns` is read after `state`, so that it holds all that the state counts.
+    """
     return worker_pb2.WorkerLoad(
         queued_items=state.queued_items,
         running_items=state.running_items,
@@ -255,7 +258,7 @@ def load_to(
         run_cpu_us=state.run_cpu_ns // 1000,
         expired_items_executed=state.expired_items_executed,
         throttled_periods=sample.throttled_periods,
-        process_cpu_us=sample.process_cpu_ns // 1000,
+        process_cpu_us=process_cpu_ns // 1000,
         decode=[
             worker_pb2.DecodeLoad(
                 model=lane.model,

@@ -85,7 +85,7 @@ def test_cpu_use_is_taken_over_whole_windows() -> None:
     assert (sample.process_cpu_percent, sample.host_cpu_percent) == (150.0, 75.0)
     assert (sample.resident_bytes, sample.throttled_periods) == (7, 3)
     now[0], spent[0] = 1500, 9999
-    assert sample.process_cpu_ns == 1500
+    assert meter.process_cpu_ns() == 9999
     assert meter.sample().process_cpu_percent == 150.0 and meter.latest.host_cpu_percent == 75.0
 
 
