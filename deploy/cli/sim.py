@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _EVERY_POLICY = "orchid,price,accurate,cheap,published-accurate,published-adaptive,early,bound"
 _EVERY_LOAD = "0.4,0.6,0.8,0.95,1.1,1.3,2,3"
+_BUILT_IN = (
+    "services as profiled on a server CPU without AVX-512; those of this machine: --model FOLDER"
+)
 
 
 def sim(
@@ -148,6 +151,8 @@ def sim(
         fail_for_model(error)
     except (ValueError, OSError, ProfileFileError) as error:
         fail(str(error), "orchid sim --help says what each option takes")
+    if model is None and profile is None:
+        typer.echo(_BUILT_IN)
     _print(points, scale, sweep)
     if json is not None:
         report = make_report(

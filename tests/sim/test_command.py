@@ -34,6 +34,15 @@ def test_every_policy_and_figure_is_in_the_summary(tmp_path: Path) -> None:
     assert "bound@2.achievable" in report.summary
 
 
+def test_it_says_whose_services_are_played(tmp_path: Path) -> None:
+    shown = run("--policies", "price")[1]
+    assert "profiled on a server CPU" in shown and "--model" in shown
+    write_profile(tmp_path / "own.json", built_in())
+    assert (
+        "server CPU" not in run("--policies", "price", "--profile", str(tmp_path / "own.json"))[1]
+    )
+
+
 def test_the_same_command_gives_the_same_figures(tmp_path: Path) -> None:
     found = []
     for name in ("one.json", "two.json"):
