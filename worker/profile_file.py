@@ -162,6 +162,8 @@ def read_profile_file(path: Path) -> ProfileFile:
     """Read a profile file; raises ProfileFileError when it is missing or malformed."""
     try:
         found = _ADAPTER.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise ProfileFileError(f"no profile was measured yet: there is no {path}") from None
     except OSError as error:
         raise ProfileFileError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:

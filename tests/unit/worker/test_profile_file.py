@@ -100,6 +100,11 @@ def test_a_damaged_file_is_an_error_that_names_it(folder: Path, text: str) -> No
         read_profile_file(path)
 
 
+def test_a_missing_file_was_not_measured_yet(folder: Path) -> None:
+    with pytest.raises(ProfileFileError, match=f"no profile was measured yet: .*{MACHINE}.json"):
+        read_profile_file(profile_path(folder, MACHINE))
+
+
 def test_another_schema_is_refused(folder: Path, file: ProfileFile) -> None:
     path = profile_path(folder, MACHINE)
     write_profile_file(path, replace(file, schema=9))
