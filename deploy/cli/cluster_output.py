@@ -25,8 +25,10 @@ def print_metrics(console: Console, addresses: Mapping[str, str], secure: Collec
         f"{name} http{'s' if name in secure else ''}://{address}/metrics"
         for name, address in addresses.items()
     ]
+    label = "metrics: "
     if urls:
-        console.print(f"metrics: {', '.join(urls)}", highlight=False)
+        lines = f"\n{' ' * len(label)}".join(urls)
+        console.print(f"{label}{lines}", highlight=False, soft_wrap=True)
 
 
 def print_page(console: Console, page: str) -> None:

@@ -138,11 +138,11 @@ def _tenants(status: FleetStatus) -> Table:
 def _pool_line(pool: PoolView) -> Text:
     outcomes = ", ".join(f"{name} {n}" for name, n in sorted(pool.outcomes.items()) if n)
     return Text(
-        f"model {pool.model} on {pool.workers} worker(s): {printable(pool.state)}; "
-        f"queued {pool.queued}, in flight {pool.in_flight}, "
-        f"predicted work {pool.predicted_work_ms:.1f} ms, door margin {pool.door_margin:.2f}"
+        f"model {pool.model} on {pool.workers} worker(s): {printable(pool.state)}"
         + (f", {pool.overload.text}" if pool.overload.level else "")
         + (f"; {outcomes}" if outcomes else "")
+        + f"\nqueued {pool.queued}, in flight {pool.in_flight}, "
+        f"predicted work {pool.predicted_work_ms:.1f} ms, door margin {pool.door_margin:.2f}"
         + f"\n{pool.manifest_digest}"
         + "".join(f"\n{cascade.line()}" for cascade in pool.cascades)
     )

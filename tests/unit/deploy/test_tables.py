@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from deploy.charge_views import CohortView
+from deploy.cli.cluster_output import print_metrics
 from deploy.cli.tables import status_tables
 from deploy.fleet_views import (
     FleetStatus,
@@ -44,6 +45,23 @@ def test_a_quality_of_zero_is_shown_and_the_lack_of_one_is_not() -> None:
     rows = shown((pool,), ())
     assert "0.0000" in rows["useless"]
     assert "0.0000" not in rows["unknown"]
+
+
+def test_what_waits_is_a_line_of_its_own_on_a_narrow_terminal() -> None:
+    pool = PoolView("sentiment", "sha256:a", "ready", 2, 7, 2, 91.2, (), {"answered": 4}, (), 1.25)
+    rows = shown((pool,), (), width=80)
+    assert rows["model"] == "model sentiment on 2 worker(s): ready; answered 4"
+    assert rows["queued"] == "queued 7, in flight 2, predicted work 91.2 ms, door margin 1.25"
+
+
+def test_metrics_are_a_line_each_that_can_be_copied() -> None:
+    console = Console(width=40, record=True, file=io.StringIO())
+    addresses = {"controlplane": "127.0.0.1:9464", "a-worker-with-a-long-name": "127.0.0.1:9465"}
+    print_metrics(console, addresses, {"controlplane"})
+    assert console.export_text().splitlines() == [
+        "metrics: controlplane https://127.0.0.1:9464/metrics",
+        "         a-worker-with-a-long-name http://127.0.0.1:9465/metrics",
+    ]
 
 
 def test_a_generating_model_shows_what_its_workers_hold() -> None:
