@@ -11,7 +11,7 @@ from deploy.cli.model_evaluate import evaluate_built
 from deploy.cli.model_progress import model_progress
 from deploy.cli.model_tables import build_table, show_tables
 from worker.models.build import SentimentBuilder
-from worker.models.generator import build_local
+from worker.models.generator import GeneratorReport, build_local
 from worker.models.local import CheckpointOptions, build_checkpoint
 from worker.models.manifest import Manifest
 from worker.models.packages import PackageCache, cache_folder
@@ -44,8 +44,7 @@ def build_language_model(target: Path, evidence: bool, console: Console) -> None
         manifest = report.manifest
         if evidence:
             manifest = evaluate_built(report.folder, manifest, progress)
-    _show(manifest, console)
-    _tell_unmeasured(manifest, console)
+    _show_built(report, manifest, console)
 
 
 def build_decoder(source: Path, target: Path, name: str, int8: bool, console: Console) -> None:
@@ -56,8 +55,14 @@ def build_decoder(source: Path, target: Path, name: str, int8: bool, console: Co
     chosen = name or (source.stem if source.is_file() else source.resolve().name)
     with model_progress(console) as progress:
         report = build_local(source, target, chosen, int8=int8, progress=progress)
-    _show(report.manifest, console)
-    _tell_unmeasured(report.manifest, console)
+    _show_built(report, report.manifest, console)
+
+
+def _show_built(report: GeneratorReport, manifest: Manifest, console: Console) -> None:
+    """A language model as it is now, and what of it the build had to make."""
+    _show(manifest, console)
+    console.print(f"made: {', '.join(report.made) or 'nothing'}", highlight=False)
+    _tell_unmeasured(manifest, console)
 
 
 def _tell_unmeasured(manifest: Manifest, console: Console) -> None:

@@ -90,6 +90,7 @@ def test_a_build_measures_unless_told_not_to(
     said = console.file.getvalue()
     assert ("kl-divergence" in said) == evidence
     assert ("quality is not measured" in said) != evidence
+    assert "made: nothing" in said
 
 
 def test_list_tells_a_perplexity_and_build_who_can_leave_it_out(
