@@ -12,6 +12,12 @@ from worker.models.calibration import Escalation
 from worker.models.manifest import Manifest
 from worker.models.populations import CLEAR_SUFFIX, RATED_LABELS
 
+_LEGEND = (
+    "temp. and map make confidences of scores, error is how far they are from the truth "
+    "on n items; asks: variants that may answer after it; gain: accuracy that the best of them "
+    "adds where it is least sure"
+)
+
 
 def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
     """Every calibration with what escalating from it gains most, then where cascades are off."""
@@ -19,6 +25,7 @@ def confidence_tables(manifest: Manifest) -> Iterator[RenderableType]:
         return
     if any(variant.calibrations for variant in manifest.variants):
         yield _table(manifest)
+        yield Text(_LEGEND, style="dim")
     else:
         yield Text(f"cascades off: confidence is not measured; `{_measured_by(manifest)}` does")
         return

@@ -174,6 +174,7 @@ def test_calibrate_measures_confidence_and_show_tells_it(repository: Path, tmp_p
     assert f"{calibration.error:.3f}" in output
     code, output = run("show", "tiny", "--repository", repository)
     assert f"{calibration.temperature:.2f}" in output
+    assert "error is how far they are from the truth" in " ".join(output.split())
     assert "cascades off for tiny-words: confidence is not measured" in output
     assert "held-out: none from tiny-b: calibration error" in output
 
