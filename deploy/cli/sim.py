@@ -153,7 +153,7 @@ def sim(
         fail(str(error), "orchid sim --help says what each option takes")
     if model is None and profile is None:
         typer.echo(_BUILT_IN)
-    _print(points, scale, sweep)
+    print_points(points, scale, sweep)
     if json is not None:
         report = make_report(
             "sim",
@@ -204,7 +204,7 @@ def _settings(sweep: SimSweep, scale: SimScale) -> dict[str, object]:
     }
 
 
-def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None:
+def print_points(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -219,26 +219,31 @@ def _print(points: Sequence[SimPoint], scale: SimScale, sweep: SimSweep) -> None
     table = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 1, 0, 0))
     for heading in ("load", "policy"):
         table.add_column(heading, no_wrap=True)
-    figures = ("accurate\ngoodput", "±", "on time", "of ad-\nmitted", "quality", "best\nshare")
-    played = ("right", "esca-\nlated") if sweep.answers is not None else ()
-    for heading in (*figures, "p95\nms", "cpu\nms", *played):
+    known = sweep.answers is not None
+    figures = ["good-\nput", "±", "on\ntime", "of ad-\nmitted", "qual-\nity", "best\nshare"]
+    figures += ["p95\nms", "cpu\nms", *(("right", "esca-\nlated") if known else ())]
+    if known:
+        # With what was really right beside it there is no room for this one in 80 columns.
+        figures.remove("of ad-\nmitted")
+    for heading in figures:
         table.add_column(heading, justify="right", no_wrap=True)
     last = None
     for point in points:
         mean = point.mean()
-        known = (_figure(mean.get("right_share"), 4), f"{mean['escalated']:.2f}")
+        played = (_figure(mean.get("right_share"), 3), f"{mean['escalated']:.2f}")
+        admitted = (f"{mean['on_time_of_admitted']:.4f}",)
         table.add_row(
             f"{point.load:g}" if point.load != last else "",
             point.policy,
             f"{mean['accurate_goodput']:.4f}",
             f"{point.spread():.4f}",
             f"{mean['on_time']:.4f}",
-            f"{mean['on_time_of_admitted']:.4f}",
-            _figure(mean.get("accuracy"), 4),
+            *(() if known else admitted),
+            _figure(mean.get("accuracy"), 3 if known else 4),
             f"{mean['share_most_accurate']:.3f}",
             _figure(mean.get("p95_ms"), 1),
             f"{mean['cpu_cost']:.2f}",
-            *(known if played else ()),
+            *(played if known else ()),
         )
         last = point.load
     console.print(table, highlight=False)

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 from bench.report import read_report
 from bench.sim import model
 from bench.sim.model import built_in, read_profile, routable, two_variants, write_profile
+from bench.sim.sweep import run_sweep, scale_of
 from deploy.cli import app
-from deploy.cli.sim import _EVERY_LOAD, _EVERY_POLICY
+from deploy.cli.sim import _EVERY_LOAD, _EVERY_POLICY, print_points
+from tests.sim.cascade_worlds import sweep
 
 SHORT = ["sim", "--seconds", "1", "--seeds", "2", "--loads", "0.5,2"]
 
@@ -41,6 +43,17 @@ def test_it_says_whose_services_are_played(tmp_path: Path) -> None:
     assert (
         "server CPU" not in run("--policies", "price", "--profile", str(tmp_path / "own.json"))[1]
     )
+
+
+def test_every_figure_is_whole_on_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    made = sweep("published-adaptive", "orchid-cascade", loads=(0.95,), seconds=1.0)
+    print_points(list(run_sweep(made)), scale_of(made), made)
+    shown = capsys.readouterr().out
+    assert "published-adaptive" in shown and "lated" in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
 def test_the_same_command_gives_the_same_figures(tmp_path: Path) -> None:
