@@ -77,8 +77,6 @@ class PackageSessions:
                 request["graph"], self._options, providers=["CPUExecutionProvider"]
             )
             self._graph = request["graph"]
-            # The first run of a session is not typical.
-            self._session.run(None, feeds)
         names = [output.name for output in self._session.get_outputs()]
         begin = self._clock()
         outputs = self._session.run(names, feeds)

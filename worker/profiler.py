@@ -47,6 +47,8 @@ from worker.warmup import warm_item
 # Runs of more tokens than this are made once a pass: their time is long and steady.
 _SHORT_TOKENS = 64
 _SHORTEST = 8
+# Runs of a cross-check that come first and do not count.
+_SETTLING = 3
 
 
 class CrossCheckError(ModelError):
@@ -222,17 +224,21 @@ class Profiler:
     def _checked(
         self, loaded: LoadedVariant, shape: tuple[int, ...], independent: Independent
     ) -> tuple[tuple[tuple[float, float], ...], float]:
-        """Runs of the shape here and there in turns, so that both meet the same machine."""
+        """Runs of the shape here and there in turns, so that both meet the same machine.
+
+        The first ones, after other variants here and a session's opening there, are not typical:
+        caches, pages and pools settle within three.
+        """
         recorder = Recorder(loaded.session)
         recorded = replace(loaded, session=recorder)
         pairs = []
         largest = 0.0
-        for _ in range(self._settings.check_runs):
+        for _ in range(_SETTLING + self._settings.check_runs):
             ours = self._timed(recorded, shape).service_us
             theirs, differ = independent.run(self._folder / loaded.variant.graph, recorder)
             pairs.append((ours, theirs))
             largest = max(largest, differ)
-        return tuple(pairs), largest
+        return tuple(pairs[_SETTLING:]), largest
 
     def _readings(self) -> tuple[int, int, HostTimes]:
         return self._means.now_ns(), self._means.process_cpu_ns(), self._means.host()
