@@ -38,11 +38,18 @@ class PlanLimits(NamedTuple):
 def take_turns(
     residents: Sequence[DecodeSequence], limits: PlanLimits, prompts_turn: bool
 ) -> list[Share]:
-    """A chunk of the first prompt, or one token of those that waited longest, in turns."""
+    """A chunk of a prompt, or one token of those that waited longest, in turns.
+
+    The first prompt is read first, unless another went without a part for `pass_limit` steps: what
+    is preempted comes back as a prompt and would be the first one for ever.
+    """
     prefilling = [s for s in residents if s.state == State.PREFILLING]
     decoding = [s for s in residents if s.state == State.DECODING]
     if prefilling and (prompts_turn or not decoding):
         first = min(prefilling, key=lambda s: s.order)
+        starved = max(prefilling, key=lambda s: (s.idle_steps, -s.order))
+        if starved.idle_steps >= limits.pass_limit:
+            first = starved
         return [Share(first, min(first.outstanding, limits.chunk_tokens))]
     return [Share(s, 1) for s in longest_idle(decoding, limits.width)]
 

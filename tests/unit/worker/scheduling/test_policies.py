@@ -94,3 +94,24 @@ def test_a_newcomer_evicts_who_can_afford_it() -> None:
     world.drain()
     assert len(world.ended) == 5
     assert sum(e.record.preemptions for e in world.ended) >= 1
+
+
+def test_who_preempts_each_other_leaves_turns_to_a_third() -> None:
+    world = World(policy_named("preempt-64"), blocks=12, context=160, chunk_tokens=48, pass_limit=4)
+    shared = list(range(97))
+    world.submit(arrival(0, shared[:96], max_new_tokens=1))
+    world.step()
+    for number in (1, 2, 3):
+        targets = {"first_token_target_ns": 300 * MS, "token_target_ns": 20 * MS}
+        world.submit(arrival(number, shared, max_new_tokens=33, group=1, **targets))
+    world.step()
+    world.submit(arrival(4, shared[:10], max_new_tokens=40))
+    served: list[int] = []
+    for _ in range(30):
+        step = world.step()
+        assert step is not None
+        served += [part.sequence_id for part in step.parts]
+    assert world.scheduler.load().preemptions > 3
+    for number in (1, 2, 3):
+        places = [place for place, who in enumerate(served) if who == number]
+        assert len(places) > 2 and max(b - a for a, b in pairwise(places)) < 12
