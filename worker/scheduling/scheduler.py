@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worker.scheduling.admission import fits_room, fits_token_targets, queue_order, slack_ns
+from worker.scheduling.admission import slack_ns
 from worker.scheduling.blocks import blocks_for
 from worker.scheduling.cost import CorrectedCost, StepCost, load_of
 from worker.scheduling.door import Doubt, drain_ns, late_ns, with_kept_target
+from worker.scheduling.entrance import Entrance
 from worker.scheduling.fairness import AccountClocks
 from worker.scheduling.giving_way import GivingWay
 from worker.scheduling.measures import SequenceMeasures
 from worker.scheduling.policies import SLO, SchedulingPolicy
 from worker.scheduling.pool import BlockPool
-from worker.scheduling.preemption import victims_for
 from worker.scheduling.records import (
     ArenaUse,
     Arrival,
@@ -34,7 +34,7 @@ from worker.scheduling.records import (
 )
 from worker.scheduling.residency import Residency
 from worker.scheduling.sequences import DecodeSequence
-from worker.scheduling.state import ranks_of, state_of, work_ns
+from worker.scheduling.state import ranks_of, state_of
 from worker.scheduling.step_plan import PlanLimits, Share, mix, part_of, take_turns
 
 _RATIO_GAIN = 0.05
@@ -85,6 +85,7 @@ class DecodeScheduler:
         self._doubt = Doubt()
         self._way = GivingWay()
         self._measures = SequenceMeasures()
+        self._entrance = Entrance(settings, policy, self.cost, self._homes, self._measures)
 
     # --- from outside, at any time -----------------------------------------------------
 
@@ -158,7 +159,7 @@ class DecodeScheduler:
         ended = self._expire(now_ns)
         if self.policy.shed:
             ended += self._shed_late(now_ns)
-        self._admit(now_ns)
+        self._entrance.admit(now_ns, self._ratio)
         shares = self._secure(self._choose(now_ns), now_ns)
         if not shares and self._homes.resident:
             oldest = self._homes.oldest()
@@ -318,7 +319,7 @@ class DecodeScheduler:
             self.cost,
             start_ns,
             under_way=under_way,
-            headroom=self._headroom,
+            headroom=self._entrance.headroom,
             ratio=self._ratio,
             ranks=ranks_of(self._homes, newcomer),
         )
@@ -364,93 +365,10 @@ class DecodeScheduler:
     def _everybody(self) -> list[DecodeSequence]:
         return [*self._homes.resident.values(), *self._homes.waiting.values()]
 
-    def _admit(self, now_ns: int) -> None:
-        """Admits in order until one does not fit; followers of a group wait for their first."""
-        latest: dict[str, int] = {}
-        waited = []
-        blocked = False
-        queue = self._queue()
-        place = 0
-        while place < len(queue):
-            sequence = queue[place]
-            place += 1
-            if self._homes.follows(sequence):
-                continue
-            if blocked and sequence.state != State.PREEMPTED:
-                waited.append(sequence)
-                continue
-            if self.policy.by_targets and not self._has_turn_room(sequence):
-                # Others have room where its account has none.
-                continue
-            if self._may_enter(sequence, now_ns):
-                self._measures.admitted(sequence, now_ns)
-                self._homes.admit(
-                    sequence,
-                    now_ns,
-                    reserve=self.policy.reserve,
-                    work_ns=work_ns(sequence, self.cost, self._ratio),
-                )
-                account = sequence.account_id
-                latest[account] = max(latest.get(account, -1), sequence.order)
-                if self._homes.clocks.several:
-                    # Whose turn it is has changed by what was just promised.
-                    left = set(queue[place:])
-                    queue[place:] = [s for s in self._queue() if s in left]
-                continue
-            waited.append(sequence)
-            if not self.policy.evict or sequence.passed_over >= self.settings.pass_limit:
-                break
-            # What gave way comes back as soon as it fits, whoever waits for more room.
-            blocked = True
-        for sequence in waited:
-            if sequence.order < latest.get(sequence.account_id, -1):
-                sequence.passed_over += 1
-
-    def _queue(self) -> list[DecodeSequence]:
-        """Everybody who waits, in the order in which they may come in."""
-        return queue_order(
-            list(self._homes.waiting.values()),
-            self.policy,
-            pass_limit=self.settings.pass_limit,
-            ranks=ranks_of(self._homes),
-        )
-
     def _count_turn(self, shares: list[Share]) -> None:
         prompts = [s for s in self._homes.resident.values() if s.state == State.PREFILLING]
         read = any(share.sequence.state == State.PREFILLING for share in shares)
         self._decode_turns = 0 if read or not prompts else self._decode_turns + 1
-
-    def _has_turn_room(self, sequence: DecodeSequence) -> bool:
-        residents = self._homes.resident.values()
-        return fits_room(sequence, residents, self.cost, self._headroom, self._ratio)
-
-    @property
-    def _headroom(self) -> float:
-        """The part of targets that is planned with now."""
-        several = self._homes.clocks.several
-        return self.settings.account_headroom if several else self.settings.headroom
-
-    def _may_enter(self, sequence: DecodeSequence, now_ns: int) -> bool:
-        residents = self._homes.residents()
-        if self.policy.residents and len(residents) >= self.policy.residents:
-            return False
-        if self.policy.by_targets and residents:
-            headroom = self._headroom
-            if not fits_token_targets(sequence, residents, self.cost, headroom, self._ratio):
-                return False
-        if self._homes.has_room(sequence, reserve=self.policy.reserve):
-            return True
-        if not self.policy.evict or sequence.state == State.PREEMPTED:
-            return False
-        for victim in victims_for(
-            blocks_for(sequence.most_tokens),
-            self._homes.pool.available,
-            residents,
-            self.cost,
-            now_ns,
-        ):
-            self._homes.preempt(victim, now_ns)
-        return self._homes.has_room(sequence, reserve=True)
 
     def _choose(self, now_ns: int) -> list[Share]:
         residents = self._homes.residents()
