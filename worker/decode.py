@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine import KvArena, RunToken, Session
+from worker.engine import RunToken, Session
 from worker.errors import InvalidInput
+from worker.kv_arena import KvArena
 
 # Metadata of graphs whose products sum a single row as they do several.
 LONE_ROWS = "orchid.lone_rows"

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.decode import SequenceStep, StepLogits, check_plan
-from worker.engine import KV_BLOCK_TOKENS, DenseStep, KvArena, RunToken, Session
+from worker.engine import RunToken, Session
 from worker.errors import EngineFault, InvalidInput, ModelLoadError
+from worker.kv_arena import KV_BLOCK_TOKENS, DenseStep, KvArena
 
 _PAST, _PRESENT = "past_key_values", "present"
 _PARTS = ("key", "value")

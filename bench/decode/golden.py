@@ -12,7 +12,8 @@ from pathlib import Path
 from bench.decode.golden_file import GOLDEN, PROMPTS
 from bench.decode.peers.protocol import prompt
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.engine import Session
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.models.manifest import Generation
 
 _CHUNK = 100

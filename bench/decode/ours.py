@@ -10,8 +10,9 @@ from typing import Protocol
 
 from bench.decode.peers.protocol import prompt
 from worker.decode import DecodeEngine, SequenceStep, StepLogits
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session, runtime_info
+from worker.engine import Session, runtime_info
 from worker.hosted import variant_files
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.models.manifest import Generation, Manifest, Variant
 from worker.stock_decode import StockDecodeEngine
 

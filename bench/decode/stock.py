@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.decode.ours import EngineSubject
 from worker.decode import DecodeEngine, SequenceStep, StepLogits
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.engine import Session
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.models.blocks import Matrix
 from worker.models.decoder import (
     Decoder,

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from worker.decode import DecodeEngine
-from worker.engine import HUGE_PAGE, KV_BLOCK_TOKENS, SMALL_PAGE, KvArena, Session
+from worker.engine import HUGE_PAGE, SMALL_PAGE, Session
 from worker.errors import ModelLoadError
 from worker.generation.lane import Lane, Speech, Stepper
 from worker.generation.loop import DecodeLoop
 from worker.generation.text import load_token_text
 from worker.generation.warmup import DecodeWarmup, StepBench
 from worker.hosted import DecodeCapacity, HostedModel, LoadedVariant, listed
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.ledger import Lifetime, MemoryLine, RunMemory
 from worker.models.layouts import kv_token_bytes
 from worker.models.manifest import GENERATION, FileRef, Generation, Manifest, Variant

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from worker.decode import SequenceStep, StepLogits
-from worker.engine import KvArena
 from worker.errors import InvalidInput
 from worker.generation.answer import Answer
 from worker.generation.generation import Generation
@@ -19,6 +18,7 @@ from worker.generation.records import GenerationCall
 from worker.generation.sampling import Sampler, generator_of
 from worker.generation.stops import StopStrings
 from worker.generation.text import TokenText
+from worker.kv_arena import KvArena
 from worker.refusals import Exhausted
 from worker.scheduling.block_map import cells_of
 from worker.scheduling.blocks import BLOCK_TOKENS

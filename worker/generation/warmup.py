@@ -10,9 +10,9 @@ from collections.abc import Callable
 from statistics import median
 
 from worker.decode import SequenceStep
-from worker.engine import KvArena
 from worker.generation.lane import Stepper
 from worker.generation.profile import StepSample, StepShape, fit_steps, predict_us, step_shapes
+from worker.kv_arena import KvArena
 from worker.scheduling.blocks import BLOCK_TOKENS, blocks_for
 from worker.scheduling.cost import StepCost
 

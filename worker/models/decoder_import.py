@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from worker.decode import SequenceStep
-from worker.engine import KvArena, Session
+from worker.engine import Session
+from worker.kv_arena import KvArena
 from worker.models.checkpoint import read_tokenizer
 from worker.models.errors import CheckpointError
 from worker.models.generator import folder_settings

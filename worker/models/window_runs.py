@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine import KV_BLOCK_TOKENS, KvArena, Session
+from worker.engine import Session
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.models.manifest import Generation, Variant
 
 Floats = NDArray[np.float32]

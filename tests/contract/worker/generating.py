@@ -16,8 +16,9 @@ import numpy as np
 from protos.orchid.v1 import common_pb2, worker_pb2
 from tests.contract.worker.serving import PATIENCE_S, Served, serve
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import KvArena, Session
+from worker.engine import Session
 from worker.generation.lane import Lane
+from worker.kv_arena import KvArena
 from worker.models.manifest import load_manifest
 from worker.models.synthetic_generator import tiny_generator_tokenizer
 from worker.scheduling.blocks import blocks_for

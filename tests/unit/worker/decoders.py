@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import KvArena, Session
+from worker.engine import Session
+from worker.kv_arena import KvArena
 from worker.models.decoder import Decoder
 from worker.models.graph import write_graph
 from worker.models.paged import DecoderPrecision, PagedEmitter, shared_weights

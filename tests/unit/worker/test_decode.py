@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tests.unit.worker.decoders import Lane, Text, open_session, write_decoder
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import KvArena, RunToken
+from worker.engine import RunToken
 from worker.errors import InvalidInput, RunTerminated
+from worker.kv_arena import KvArena
 from worker.models.decoder import Architecture
 from worker.models.paged import DecoderPrecision
 from worker.models.synthetic_decoder import quantized_decoder, reference_decode, tiny_decoder

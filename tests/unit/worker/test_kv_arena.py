@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worker.engine import KV_BLOCK_TOKENS, KvArena, KvStats
 from worker.errors import EngineFault, InvalidInput
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena, KvStats
 from worker.scheduling.blocks import BLOCK_TOKENS, BlockLedger
 
 

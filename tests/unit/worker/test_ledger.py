@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.unit.worker import graphs
-from worker.engine import HUGE_PAGE, SMALL_PAGE, KvArena, MemoryStats
+from worker.engine import HUGE_PAGE, SMALL_PAGE, MemoryStats
+from worker.kv_arena import KvArena
 from worker.ledger import Lifetime, MemoryLedger, MemoryLine, MemoryTable, Sources
 from worker.memory import MemoryRoom
 from worker.process_memory import Heap, ProcessMemory, heap, mapped_weights, process_memory

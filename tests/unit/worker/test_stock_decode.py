@@ -19,8 +19,9 @@ from tests.unit.worker.decoders import (
     write_stock,
 )
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import DenseStep, KvArena, RunToken
+from worker.engine import RunToken
 from worker.errors import InvalidInput, ModelLoadError, RunTerminated
+from worker.kv_arena import DenseStep, KvArena
 from worker.models.decoder import Architecture, Decoder
 from worker.models.synthetic_decoder import tiny_decoder
 from worker.stock_decode import PROBE_BLOCKS, StockDecodeEngine, bears_filling, runs_of

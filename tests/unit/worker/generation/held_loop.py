@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from worker.decode import SequenceStep, StepLogits
-from worker.engine import KvArena
 from worker.errors import RunTerminated
 from worker.generation.generation import Generation
 from worker.generation.lane import Lane, Speech
@@ -26,6 +25,7 @@ from worker.generation.records import (
     Usage,
 )
 from worker.generation.text import TokenText
+from worker.kv_arena import KvArena
 from worker.loop import Clocks
 from worker.models.synthetic_generator import tiny_generator_tokenizer
 from worker.scheduling.cost import StepCost

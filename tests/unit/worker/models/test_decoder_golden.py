@@ -19,7 +19,7 @@ from tests.golden.decoder_checkpoints import (
 )
 from tests.unit.worker.decoders import open_session, write_decoder, write_stock
 from worker.decode import DecodeEngine, SequenceStep
-from worker.engine import KV_BLOCK_TOKENS, KvArena
+from worker.kv_arena import KV_BLOCK_TOKENS, KvArena
 from worker.models.decoder import Decoder
 from worker.models.decoder_sources import checkpoint_config, read_decoder
 from worker.stock_decode import StockDecodeEngine
