@@ -108,6 +108,9 @@ class Problem:
             headers["x-should-retry"] = "false"
         if self.allowed:
             headers["allow"] = self.allowed
+        if self.status == 408:
+            # What comes later would be the rest of this body, not a request.
+            headers["connection"] = "close"
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers
