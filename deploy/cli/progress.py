@@ -16,7 +16,10 @@ from deploy.readiness import Readiness
 def bench_progress(
     console: Console, total_s: float
 ) -> Iterator[tuple[Notify, Callable[[Readiness], None]]]:
-    """Yields what a sweep of about `total_s` seconds and a starting cluster report to."""
+    """Yields what a sweep of about `total_s` seconds and a starting cluster report to.
+
+    Where no terminal can draw bars, what is measured next is a line each.
+    """
     columns = (
         TextColumn("{task.description:<38}"),
         BarColumn(bar_width=30),
@@ -35,6 +38,8 @@ def bench_progress(
             if elapsed == 0.0:
                 progress.start_task(whole)
                 progress.reset(now, description=what, total=total, visible=True)
+                if not console.is_terminal:
+                    console.print(f"{done:4.0f} of {total_s:.0f} s: {what}", highlight=False)
             progress.update(now, completed=elapsed)
             progress.update(whole, completed=done + elapsed)
             if elapsed >= total:
