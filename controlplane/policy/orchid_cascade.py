@@ -9,13 +9,14 @@ from controlplane.policy.cascade import early_ns
 from controlplane.policy.envelope import envelope, price_at
 from controlplane.policy.head_value import HeadValues
 from controlplane.policy.orchid import Orchid
-from controlplane.policy.price import Price, choice
+from controlplane.policy.price import Price, choice, preference
 from controlplane.policy.records import Decision, DecisionKind
 from controlplane.policy.selector import Estimate, Reason, Situation, Stage, drop, run
 
-# Cascades are considered from where the most accurate variant, for everybody, would take this share
-# of the workers.
-_AMPLE = 0.75
+# The most accurate variant is preferred to a cascade as long as it would take, for everybody, less
+# than the first share of the workers, and no more from the second on.
+_ROOM = 0.5
+_NO_ROOM = 0.7
 # A second run that is less likely to be on time than this is not worth a price.
 _UNLIKELY = 1e-3
 # Gains below this are below what the evidence can tell: the first answer is as good.
@@ -46,7 +47,7 @@ class OrchidCascade(Price):
     besides (see `HeadValues`); a second run begins when nobody is there to be delayed.
     """
 
-    __slots__ = ("_ample", "_scarcity")
+    __slots__ = ("_favour", "_scarcity")
 
     name = "orchid-cascade"
 
@@ -54,8 +55,8 @@ class OrchidCascade(Price):
         super().__init__(fallback)
         # Quality that a ns of a worker is worth because no more of them are there.
         self._scarcity = 0.0
-        # Whether there is time enough for the best variant without.
-        self._ample = True
+        # What an answer in time of the most accurate variant counts for beside a cascade's.
+        self._favour = 0.0
 
     def of_pool(self) -> OrchidCascade:
         """A policy with traffic and values of its own."""
@@ -81,7 +82,7 @@ class OrchidCascade(Price):
             return self._again(situation.stage, estimates, situation)
         values, cascade = self._values, situation.cascade
         ready = values is not None and values.ready and situation.slack_ns > 0
-        if cascade is None or values is None or self._ample or not ready:
+        if cascade is None or values is None or not ready:
             return super().decide(estimates, situation)
         slack, trip = situation.slack_ns, situation.trip_ns
         ahead = trip + situation.start_ns
@@ -110,6 +111,7 @@ class OrchidCascade(Price):
                     more = max(more, likely * pair.option(price * second / likely))
             chances.append(chance)
             worth.append(estimate.quality * chance + more - costs[place])
+        worth[0] += self._favour * chances[0]
         decision = choice(estimates, situation, chances, worth, 0.0)
         if decision.kind is not DecisionKind.RUN or decision.reason == Reason.LAST_CHANCE:
             return decision
@@ -139,15 +141,14 @@ class OrchidCascade(Price):
         """The price at which all that comes takes what the workers can do.
 
         The slope of the envelope of mean cost and quality over single variants and cascades, about
-        the cost that the arrival rate leaves to each request. Notes besides whether that is
-        enough for the most accurate variant alone.
+        the cost that the arrival rate leaves to each request. Notes besides how far that leaves
+        room for the most accurate variant alone.
         """
         traffic = self._traffic
         rate, services = traffic.rate_per_ns(), traffic.services_ns
-        self._ample = True
+        self._favour = preference(traffic.best_load() / self._workers, _ROOM, _NO_ROOM)
         if traffic.cascade is None or rate <= 0.0:
             return 0.0
-        self._ample = traffic.best_load() < _AMPLE * self._workers
         points = [(services[k], traffic.estimates[k].quality) for k in traffic.eligible]
         for pairs in traffic.cascade.after.values():
             for pair in pairs:

@@ -90,7 +90,7 @@ class Price:
             return
         self._next_ns = now_ns + _EVERY_NS
         traffic = self._traffic
-        self._preference = _preference(traffic.best_load() / self._workers)
+        self._preference = preference(traffic.best_load() / self._workers, _ROOM, _NO_ROOM)
         means = [traffic.deadline_ns, *(traffic.services_ns[k] for k in traffic.eligible)]
         kind = (traffic.eligible, traffic.cascade, self._workers)
         values = self._values
@@ -200,12 +200,13 @@ def _similar(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(mean - before) <= _DRIFT * before for before, mean in pairs)
 
 
-def _preference(load: float) -> float:
+def preference(load: float, room: float, no_room: float) -> float:
     """What an answer in time of the most accurate variant counts for beside being right, when that
-    variant, for everybody, would take this share of the workers.
+    variant, for everybody, would take the share `load` of the workers.
+
+    All of it up to `room`, nothing from `no_room` on.
     """
-    room = (_NO_ROOM - load) / (_NO_ROOM - _ROOM)
-    return _PREFERENCE * min(max(room, 0.0), 1.0)
+    return _PREFERENCE * min(max((no_room - load) / (no_room - room), 0.0), 1.0)
 
 
 def choice(

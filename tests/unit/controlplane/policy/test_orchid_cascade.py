@@ -89,6 +89,21 @@ def test_as_more_arrive_the_fast_one_goes_first_and_then_stays_alone() -> None:
     assert not asks_again(CROWDED, 0.7, 75.0, 12)
 
 
+def test_who_would_be_late_gets_a_first_answer_even_when_it_is_calm() -> None:
+    decision = CALM.decide(28.0, 0)
+    assert (decision.variant, decision.reason) == (1, Reason.CASCADE)
+
+
+def test_the_best_variant_gives_way_by_and_by_as_more_arrive() -> None:
+    situations = [(float(slack), waiting) for slack in range(20, 95, 5) for waiting in range(3)]
+    direct = []
+    for gap in (60.0, 28.0, 24.0, 23.0, 21.0):
+        made = stand(gap)
+        direct.append(sum(made.decide(*each).variant == 0 for each in situations))
+    assert direct == sorted(direct, reverse=True)
+    assert direct[0] == direct[1] > direct[2] > direct[3] > direct[4]
+
+
 def test_of_first_variants_worth_about_the_same_the_quickest_begins() -> None:
     steps = EVIDENCE.escalations[0]
     both = Evidence(
