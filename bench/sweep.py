@@ -126,10 +126,9 @@ def run_policy(
     workload: Workload,
     notify: Notify,
 ) -> list[SweepPoint]:
-    """Puts the policy in charge (restarting only the control plane) and plays every load."""
-    if cluster.status().policy != policy:
-        cluster.restart_controlplane(policy=policy)
-        cluster.wait_ready()
+    """Plays every load under the policy, on a control plane that has seen no traffic before."""
+    cluster.restart_controlplane(policy=policy)
+    cluster.wait_ready()
     points = []
     for factor in settings.load_factors:
         rate = factor * baseline.capacity_per_s
