@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 
 from tests.integration.conftest import StartCluster
@@ -25,8 +26,12 @@ async def test_a_worker_killed_under_load_loses_no_call_and_is_replaced(
         for number in range(CALLS):
             call = client.call("paced", timeout_s=8.0)
             running.append(asyncio.create_task(client.finish(call, tally)))
+            if number == CALLS // 3 - CROWD:
+                # What it is given from now on stays with it.
+                os.kill(victim, signal.SIGSTOP)
             if number == CALLS // 3:
-                await asyncio.to_thread(cluster.kill_worker, "worker-0")
+                await asyncio.sleep(0.05)
+                os.kill(victim, signal.SIGKILL)
             crowded = CALLS // 3 - CROWD <= number < CALLS // 3
             await asyncio.sleep(0.0 if crowded else GAP_S)
         await asyncio.wait_for(asyncio.gather(*running), 30)
